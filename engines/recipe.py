@@ -1,0 +1,43 @@
+"""What an engine build is made from, and what it will do. A recipe is data: hash it, store it, show it, replay it."""
+
+import hashlib
+
+import msgspec
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="engine", forbid_unknown_fields=True):
+    """The part every engine shares."""
+
+    source: str  # where the weights come from: a path, or the name of a known source
+
+    @property
+    def digest(self) -> str:
+        """Same recipe, same digest: the artefact's name and the lock around its build."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
+
+
+class Command(msgspec.Struct, frozen=True):
+    """One program to run, as data: printable, comparable, never a shell string."""
+
+    name: str
+    argv: tuple[str, ...]
+
+
+class BuildPlan(msgspec.Struct, frozen=True):
+    """Everything a build will do, decided before anything runs. Paths in argv are absolute."""
+
+    digest: str
+    commands: tuple[Command, ...]  # run in order; each prints `progress 0.42 text` lines
+    output: str  # name of the file or folder the last command makes, inside the staging folder
+
+
+class ServeOptions(msgspec.Struct, frozen=True):
+    """How a replica is to be started."""
+
+    name: str  # the model name it answers to
+    model: str  # absolute path of the artefact's file or folder
+    slots: int = 4
+    context: int = 8192
+    threads: int = 1
+    embeddings: bool = False
+    drain: float = 10.0

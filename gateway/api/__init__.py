@@ -1,0 +1,1 @@
+"""The REST face: OpenAI-compatible routes, health and metrics."""

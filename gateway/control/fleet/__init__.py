@@ -1,0 +1,1 @@
+"""Ways of running replicas behind one protocol."""

@@ -1,0 +1,1 @@
+"""The database: its tables, their migrations, and the queries the rest may make."""

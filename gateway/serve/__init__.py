@@ -1,0 +1,1 @@
+"""The request path, without any I/O library."""

@@ -1,0 +1,1 @@
+"""The forms a prompt can take on its way to a model."""

@@ -1,0 +1,1 @@
+"""What is measured: names, instruments, spans, logs and the record of each request."""

@@ -1,0 +1,1 @@
+"""What the tests share: servers on free ports, fakes, waiting."""
