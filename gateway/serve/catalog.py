@@ -33,6 +33,7 @@ class Pool(msgspec.Struct, frozen=True):
     tier: Tier = "small"
     served_model: str = ""
     replicas: tuple[Replica, ...] = ()  # ready ones only
+    rests_at_zero: bool = False  # zero replicas are a normal state
     scalable: bool = False  # a fleet may start replicas: a pool at zero is a candidate that costs its cold start
     cold_start: float = 5.0  # seconds from wanting a replica to its first token
     context: int | None = None  # tokens one request may use; None: not known
@@ -71,6 +72,7 @@ class Live:
         self.loads: dict[ReplicaId, Load] = {}
         self.blocked: set[ReplicaId] = set()  # the breaker holds these back
         self.tokens_per_byte: dict[str, float] = {}  # by pool, learned from usage
+        self.output_tokens: dict[str, float] = {}  # by pool, tokens of one answer, learned from usage
 
 
 Backends = Mapping[str, Backend]

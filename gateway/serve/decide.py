@@ -1,6 +1,6 @@
 """Pool, replica and prompt form, decided together: the least expected cost first. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -20,6 +20,8 @@ class Form(msgspec.Struct, frozen=True):
     size: int  # bytes of prompt text as sent
     held: Mapping[ReplicaId, int] = {}  # of these, bytes that a replica's KV cache is believed to hold
     loss: float = 0.0  # chance that the compression harms the answer, 0..1
+    chain: Sequence[int] = ()  # hashes of its blocks, as the prefix index makes them
+    text: bytes | None = None  # what replaces the prompt's field; None: nothing does
 
 
 class Facts(msgspec.Struct, frozen=True):

@@ -1,0 +1,107 @@
+"""Sending an answer: the request's whole life happens inside one `async with`, and ends when the client leaves."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from math import ceil
+from typing import Final
+
+import msgspec
+from litestar.types import Receive, Send
+
+from backends.errors import Interrupted
+from backends.types import Reply
+from gateway.serve.errors import GatewayError, StreamIncomplete
+from gateway.serve.trail import Trail
+
+Headers = list[tuple[bytes, bytes]]
+
+_log = logging.getLogger("turnout.api")
+_STREAM: Final = b"text/event-stream"
+_BROKE_OFF: Final = "The model server broke off its answer: what came is not whole."
+
+
+async def relay(answer: AbstractAsyncContextManager[Reply], trail: Trail, receive: Receive, send: Send) -> None:
+    """Open the reply, pass its bytes on, and always close it. Errors before the head become JSON with their status."""
+    try:
+        async with ended_when_gone(receive), answer as reply:
+            await _pass_on(reply, trail, send)
+    except GatewayError as error:
+        await send_error(error, trail.headers(), send)
+    except Exception:
+        _log.exception("request %s failed inside the gateway", trail.id)
+        await send_error(GatewayError("The gateway failed; see its log."), trail.headers(), send)
+
+
+async def _pass_on(reply: Reply, trail: Trail, send: Send) -> None:
+    kind = reply.headers.get("content-type", "application/json").encode()
+    if kind.startswith(_STREAM):
+        await _stream(reply, trail, send)
+        return
+    # A whole document is sent whole: if the server breaks off, the client still gets a true status.
+    try:
+        body = b"".join([chunk async for chunk in reply.body])
+    except Interrupted as error:
+        raise StreamIncomplete(_BROKE_OFF) from error
+    head = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *trail.headers()]
+    await send({"type": "http.response.start", "status": reply.status, "headers": head})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _stream(reply: Reply, trail: Trail, send: Send) -> None:
+    head = [(b"content-type", reply.headers["content-type"].encode()), (b"cache-control", b"no-cache")]
+    head += [(b"x-accel-buffering", b"no"), *trail.headers()]
+    await send({"type": "http.response.start", "status": reply.status, "headers": head})
+    try:
+        async for chunk in reply.body:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    except Interrupted as error:
+        _log.warning("request %s: %s", trail.id, error)
+        farewell = b"data: " + msgspec.json.encode(StreamIncomplete(_BROKE_OFF).body) + b"\n\n"
+        await send({"type": "http.response.body", "body": farewell, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def send_error(error: GatewayError, headers: Iterable[tuple[bytes, bytes]], send: Send) -> None:
+    body = msgspec.json.encode(error.body)
+    head: Headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]
+    if error.retry_after is not None:
+        head.append((b"retry-after", b"%d" % max(1, ceil(error.retry_after))))
+    if error.status == 401:  # noqa: PLR2004
+        head.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": error.status, "headers": head})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+@asynccontextmanager
+async def ended_when_gone(receive: Receive) -> AsyncGenerator[None]:
+    """Cancel the block when the client disconnects, and end quietly then.
+
+    One task and one callback, since this stands on every request; a cancellation from elsewhere passes through.
+    """
+    work = asyncio.current_task()
+    assert work is not None  # noqa: S101  an ASGI application always runs in a task
+    gone = False
+
+    def leave(_: asyncio.Task[None]) -> None:
+        nonlocal gone
+        if not watch.cancelled():
+            gone = True
+            work.cancel()
+
+    watch = asyncio.ensure_future(_disconnected(receive))
+    watch.add_done_callback(leave)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not gone or work.uncancel() > 0:
+            raise
+    finally:
+        watch.remove_done_callback(leave)
+        watch.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
