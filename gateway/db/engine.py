@@ -1,7 +1,7 @@
 """Opening the database: one engine, short transactions, and a second try where another process holds the lock."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,13 +57,13 @@ class Database:
 
     async def _once(self, work: Callable[[AsyncConnection], Awaitable[T]], options: dict[str, Any]) -> T:
         async with self.engine.connect() as connection:
-            await connection.execution_options(**options)
-            async with connection.begin():
-                return await work(connection)
+            ready = await connection.execution_options(**options)
+            async with ready.begin():
+                return await work(ready)
 
 
 @asynccontextmanager
-async def open_database(url: str) -> AsyncIterator[Database]:
+async def open_database(url: str) -> AsyncGenerator[Database, None]:
     """Yield the database at `url`, whose tables `migrate` has made. Raises BadUrl, MissingDriver."""
     engine = connect(url)
     try:

@@ -2,7 +2,7 @@
 
 import asyncio
 import fcntl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -49,14 +49,14 @@ def _differences(connection: Connection) -> list[str]:
 
 
 @asynccontextmanager
-async def _alone(url: str) -> AsyncIterator[AsyncConnection]:
+async def _alone(url: str) -> AsyncGenerator[AsyncConnection, None]:
     """A connection in one transaction, while every other process that wants the same waits."""
     engine = connect(url)
     try:
         async with _file_lock(engine), engine.connect() as connection:
             await _keep_wal(connection)
-            await connection.execution_options(**{WRITING: True})
-            async with connection.begin():
+            writing = await connection.execution_options(**{WRITING: True})
+            async with writing.begin():
                 if engine.dialect.name == "postgresql":
                     await connection.execute(text("SELECT pg_advisory_xact_lock(:number)"), {"number": _LOCK_NUMBER})
                 yield connection
@@ -67,13 +67,13 @@ async def _alone(url: str) -> AsyncIterator[AsyncConnection]:
 
 
 @asynccontextmanager
-async def _file_lock(engine: AsyncEngine) -> AsyncIterator[None]:
+async def _file_lock(engine: AsyncEngine) -> AsyncGenerator[None, None]:
     """For SQLite: switching to WAL fails at once where another process is busy, whatever the timeout."""
     if engine.dialect.name != "sqlite":
         yield
         return
     path = Path(f"{engine.url.database}.lock")
-    with path.open("w") as file:
+    with path.open("w") as file:  # noqa: ASYNC230 - an empty file, once
         for _ in range(int(LOCK_SECONDS / 0.05)):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

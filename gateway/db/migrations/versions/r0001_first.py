@@ -24,6 +24,10 @@ def downgrade() -> None:
         op.drop_table(table)
 
 
+def _real() -> sa.types.TypeEngine[float]:
+    return sa.Double()
+
+
 def _number() -> sa.types.TypeEngine[int]:
     return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
@@ -41,9 +45,9 @@ def _fleet() -> None:
         sa.Column("pid", sa.Integer()),
         sa.Column("running", sa.Integer(), nullable=False),
         sa.Column("waiting", sa.Integer(), nullable=False),
-        sa.Column("kv_used", sa.Double()),
+        sa.Column("kv_used", _real()),
         sa.Column("reason", sa.Text(), nullable=False),
-        sa.Column("changed_at", sa.Double(), nullable=False),
+        sa.Column("changed_at", _real(), nullable=False),
     )
     op.create_table(
         "demand",
@@ -52,13 +56,13 @@ def _fleet() -> None:
         sa.Column("running", sa.Integer(), nullable=False),
         sa.Column("waiting", sa.Integer(), nullable=False),
         sa.Column("arrived", sa.BigInteger(), nullable=False),
-        sa.Column("last_request_at", sa.Double()),
-        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("last_request_at", _real()),
+        sa.Column("at", _real(), nullable=False),
     )
     op.create_table(
         "scale_decisions",
         sa.Column("id", _number(), primary_key=True),
-        sa.Column("at", sa.Double(), nullable=False, index=True),
+        sa.Column("at", _real(), nullable=False, index=True),
         sa.Column("pool", sa.Text(), nullable=False),
         sa.Column("before", sa.Integer(), nullable=False),
         sa.Column("after", sa.Integer(), nullable=False),
@@ -73,15 +77,15 @@ def _builds() -> None:
         sa.Column("pool", sa.Text()),
         sa.Column("recipe", sa.JSON(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False, index=True),
-        sa.Column("progress", sa.Double(), nullable=False),
+        sa.Column("progress", _real(), nullable=False),
         sa.Column("message", sa.Text(), nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
-        sa.Column("queued_at", sa.Double(), nullable=False),
-        sa.Column("started_at", sa.Double()),
-        sa.Column("ended_at", sa.Double()),
+        sa.Column("queued_at", _real(), nullable=False),
+        sa.Column("started_at", _real()),
+        sa.Column("ended_at", _real()),
         sa.Column("log", sa.Text(), nullable=False),
         sa.Column("owner", sa.Text(), nullable=False),
-        sa.Column("heartbeat_at", sa.Double()),
+        sa.Column("heartbeat_at", _real()),
         sa.Column("cancel", sa.Boolean(), nullable=False),
     )
     op.create_table(
@@ -92,7 +96,7 @@ def _builds() -> None:
         sa.Column("bytes", sa.BigInteger(), nullable=False),
         sa.Column("sha256", sa.Text(), nullable=False),
         sa.Column("manifest", sa.JSON(), nullable=False),
-        sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("created_at", _real(), nullable=False),
     )
 
 
@@ -101,7 +105,7 @@ def _requests() -> None:
         "requests",
         sa.Column("number", _number(), primary_key=True),
         sa.Column("id", sa.Text(), nullable=False, index=True),
-        sa.Column("at", sa.Double(), nullable=False, index=True),
+        sa.Column("at", _real(), nullable=False, index=True),
         sa.Column("operation", sa.Text(), nullable=False),
         sa.Column("caller", sa.Text(), nullable=False),
         sa.Column("model", sa.Text(), nullable=False),
@@ -118,12 +122,12 @@ def _requests() -> None:
         sa.Column("prompt_tokens", sa.Integer(), nullable=False),
         sa.Column("cached_tokens", sa.Integer(), nullable=False),
         sa.Column("completion_tokens", sa.Integer(), nullable=False),
-        sa.Column("prefix_hit", sa.Double(), nullable=False),
-        sa.Column("queued", sa.Double(), nullable=False),
-        sa.Column("decided", sa.Double(), nullable=False),
-        sa.Column("ttft", sa.Double()),
-        sa.Column("tpot", sa.Double()),
-        sa.Column("duration", sa.Double(), nullable=False),
+        sa.Column("prefix_hit", _real(), nullable=False),
+        sa.Column("queued", _real(), nullable=False),
+        sa.Column("decided", _real(), nullable=False),
+        sa.Column("ttft", _real()),
+        sa.Column("tpot", _real()),
+        sa.Column("duration", _real(), nullable=False),
         sa.Column("because", sa.JSON(), nullable=False),
         sa.Column("traceparent", sa.Text(), nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
