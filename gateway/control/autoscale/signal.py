@@ -43,8 +43,13 @@ class Window:
         """None until the first report."""
         return self._seen
 
-    def report(self, at: float, *, running: int, waiting: int, kv_used: float | None = None) -> None:
-        """Take in one complete report: every gateway that lives has said what it holds for this pool."""
+    def report(
+        self, at: float, *, running: int, waiting: int, last_request_at: float = 0.0, kv_used: float | None = None
+    ) -> None:
+        """Take in one complete report: every gateway that lives has said what it holds for this pool.
+
+        `last_request_at` tells of requests that came and went between two reports.
+        """
         before = self._seen
         gap = before is None or at - before.at > self._stale
         if gap:
@@ -52,7 +57,7 @@ class Window:
         demand = running + waiting
         self._keep(_Sample(at, demand))
         since = at if before is None or gap else before.since
-        busy_at = at if demand else (since if before is None or gap else before.busy_at)
+        busy_at = at if demand else max(since if before is None or gap else before.busy_at, last_request_at)
         peak = max(sample.demand for sample in self._samples)
         self._seen = Seen(at, since, running, waiting, peak, busy_at, kv_used)
 

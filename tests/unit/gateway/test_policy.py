@@ -148,6 +148,16 @@ def test_idle_time_counts_from_the_last_demand_and_not_through_a_gap():
     assert decide(1, seen_by.seen, LIMITS, 400).replicas == 1
 
 
+def test_a_request_between_two_reports_is_not_overlooked():
+    seen_by = window()
+    seen_by.report(0, running=0, waiting=0)
+    seen_by.report(4, running=0, waiting=0, last_request_at=3.5)
+    assert seen_by.seen is not None
+    assert seen_by.seen.busy_at == 3.5
+    seen_by.report(8, running=0, waiting=0, last_request_at=3.5)
+    assert seen_by.seen.busy_at == 3.5
+
+
 @given(st.lists(st.tuples(st.floats(0.1, 4.0), st.integers(0, 50)), min_size=1, max_size=60))
 def test_the_windows_peak_is_the_true_maximum(steps):
     seen_by = window()

@@ -1,0 +1,170 @@
+"""Replicas as child processes on this machine."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from gateway.control.fleet.child import Child, NotReady, child
+from gateway.control.fleet.protocol import Launch, Phase, Unit
+from gateway.control.fleet.room import Machine, refusal, this_machine
+
+READY: Final = "listening on "
+LOOK_AGAIN: Final = 2.0  # seconds until a replica that found no room asks again
+STEADY: Final = 30.0  # seconds of service after which an end no longer counts as one in a row
+STOP_MARGIN: Final = 5.0  # seconds past its own drain time before a replica is killed
+
+
+def pause_after(failures: int) -> float:
+    """Seconds until the next start after so many failures in a row: 0.5, 1, 2, ... 30."""
+    return float(min(30.0, 0.5 * 2 ** min(failures - 1, 10)))
+
+
+class _Place:
+    """A place for one replica, in which processes come and go."""
+
+    def __init__(self, name: str, pool: str, launch: Launch) -> None:
+        self.unit = Unit(name, pool, "waiting")
+        self.launch = launch
+        self.leave = asyncio.Event()
+        self.keeper: asyncio.Task[None] | None = None
+
+    def show(self, phase: Phase, *, reason: str = "", process: Child | None = None, url: str = "") -> None:
+        incarnation, pid = (process.incarnation, process.pid) if process else ("", None)
+        self.unit = msgspec.structs.replace(
+            self.unit, phase=phase, reason=reason, url=url, incarnation=incarnation, pid=pid
+        )
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, but no longer than until this replica is to leave."""
+        await _first(asyncio.sleep(seconds), self.leave.wait())
+
+
+class LocalFleet:
+    """Starts, keeps, drains and stops replicas. Leaving its context stops them all.
+
+    `settle`: seconds between the moment a replica is shown as draining and its SIGTERM, in which gateways
+    learn that it goes. `machine` says what there is to be had.
+    """
+
+    def __init__(self, logs: Path, *, settle: float = 1.0, machine: Callable[[], Machine] = this_machine) -> None:
+        self._logs = logs
+        self._settle = settle
+        self._machine = machine
+        self._places: dict[str, _Place] = {}
+
+    async def __aenter__(self) -> Self:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Everything leaves at once; nobody is asked to choose another replica any more."""
+        self._settle = 0.0
+        places = tuple(self._places.values())
+        for place in places:
+            place.leave.set()
+        await asyncio.gather(*(place.keeper for place in places if place.keeper), return_exceptions=True)
+
+    async def observe(self) -> Sequence[Unit]:
+        return tuple(place.unit for place in self._places.values())
+
+    async def scale(self, pool: str, replicas: int, launch: Launch | None) -> None:
+        staying = [p for p in self._places.values() if p.unit.pool == pool and not p.leave.is_set()]
+        for place in staying:
+            place.launch = launch or place.launch
+        for place in sorted(staying, key=_least_useful)[: max(0, len(staying) - replicas)]:
+            place.leave.set()
+        if launch is not None:
+            for _ in range(replicas - len(staying)):
+                self._open(pool, launch)
+
+    async def drain(self, replica: str) -> None:
+        if place := self._places.get(replica):
+            place.leave.set()
+
+    def _open(self, pool: str, launch: Launch) -> None:
+        name = next(
+            name for number in range(1, len(self._places) + 2) if (name := f"{pool}-{number}") not in self._places
+        )
+        place = self._places[name] = _Place(name, pool, launch)
+        place.keeper = asyncio.create_task(self._keep(place), name=f"replica {name}")
+
+    async def _keep(self, place: _Place) -> None:
+        """Have a process in this place until it is to leave: a dead one is replaced, later each time."""
+        failures = 0
+        try:
+            while not place.leave.is_set():
+                if why := self._no_room(place):
+                    place.show("waiting", reason=why)
+                    await place.pause(LOOK_AGAIN)
+                    continue
+                began = time.monotonic()
+                reason = await self._run(place)
+                failures = 1 if time.monotonic() - began > STEADY else failures + 1
+                if not place.leave.is_set():
+                    place.show("backoff", reason=f"{reason}; next start in {pause_after(failures):.1f} s")
+                    await place.pause(pause_after(failures))
+        finally:
+            del self._places[place.unit.id]
+
+    async def _run(self, place: _Place) -> str:
+        """One process from its start to its end; says how it ended."""
+        try:
+            async with child(place.launch.argv, self._logs / f"{place.unit.id}.log") as process:
+                place.show("starting", process=process)
+                try:
+                    return await self._serve(place, process)
+                except NotReady as error:
+                    return _with_log(str(error), process)
+        except OSError as error:
+            return f"cannot be started: {error}"
+
+    async def _serve(self, place: _Place, process: Child) -> str:
+        launch = place.launch
+        url = await _first(process.printed(READY, within=launch.start_timeout), place.leave.wait())
+        if isinstance(url, str):
+            place.show("running", process=process, url=url.rstrip("/"))
+            ended = await _first(process.exited(), place.leave.wait())
+            if isinstance(ended, str):
+                return _with_log(ended, process)
+            place.show("draining", process=process, url=url.rstrip("/"))
+            await asyncio.sleep(self._settle)
+        await process.stop(launch.drain + STOP_MARGIN)
+        return "stopped"
+
+    def _no_room(self, place: _Place) -> str | None:
+        others = [other for other in self._places.values() if other is not place]
+        running = _launches(others, "running", "draining")
+        return refusal(place.launch, running, _launches(others, "starting"), self._machine())
+
+
+def _launches(places: Iterable[_Place], *phases: Phase) -> list[Launch]:
+    return [place.launch for place in places if place.unit.phase in phases]
+
+
+def _least_useful(place: _Place) -> tuple[bool, int]:
+    """Those that do not run go first, then the youngest."""
+    return (place.unit.phase == "running", -int(place.unit.id.rpartition("-")[2]))
+
+
+def _with_log(how: str, process: Child) -> str:
+    last = process.last_lines(1)
+    return f"{how}: {last[0][:200]}" if last else how
+
+
+async def _first(one: Coroutine[Any, Any, object], other: Coroutine[Any, Any, object]) -> object:
+    """The result of whichever ends first; the other is cancelled. `one` counts where both have ended."""
+    tasks = (asyncio.ensure_future(one), asyncio.ensure_future(other))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].result() if tasks[0].done() else tasks[1].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
