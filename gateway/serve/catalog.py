@@ -67,7 +67,9 @@ class Live:
     """What changes between snapshots: requests in flight and waiting, loads seen, token ratios learned."""
 
     def __init__(self) -> None:
-        self.inflight: dict[ReplicaId, int] = {}
+        self.inflight: dict[ReplicaId, int] = {}  # of each replica's newest incarnation; absent: none
+        self.leases: dict[tuple[ReplicaId, str], int] = {}  # in flight by id and incarnation; see lease.py
+        self.incarnations: dict[ReplicaId, str] = {}  # the one that `inflight` shows
         self.waiting: dict[str, int] = {}  # by pool
         self.loads: dict[ReplicaId, Load] = {}
         self.blocked: set[ReplicaId] = set()  # the breaker holds these back
