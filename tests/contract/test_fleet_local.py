@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.control.fleet.child import Child, NotReady
-from gateway.control.fleet.local import LocalFleet, pause_after
+from gateway.control.fleet.child import Child, NotReady, pause_after
+from gateway.control.fleet.local import LocalFleet
 from gateway.control.fleet.protocol import Launch, Unit
 from gateway.control.fleet.room import MIB, RESERVE, Machine, refusal
 from gateway.control.fleet.static import StaticFleet

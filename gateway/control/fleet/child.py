@@ -3,12 +3,11 @@
 import asyncio
 import os
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 POLL: Final = 0.05  # seconds between looks at the log of a starting child
 KEEP: Final = 10 * 1024 * 1024  # bytes of log that one file may hold before it is set aside
@@ -106,9 +105,21 @@ async def child(argv: Sequence[str], log: Path, environ: Mapping[str, str] | Non
         await process.kill()
 
 
-def python(*arguments: str) -> tuple[str, ...]:
-    """The argv that runs a module or script under this very interpreter."""
-    return (sys.executable, *arguments)
+def pause_after(failures: int) -> float:
+    """Seconds until the next start after so many failures in a row: 0.5, 1, 2, ... 30."""
+    return float(min(30.0, 0.5 * 2 ** min(failures - 1, 10)))
+
+
+async def first(one: Coroutine[Any, Any, object], other: Coroutine[Any, Any, object]) -> object:
+    """The result of whichever ends first; the other is cancelled. `one` counts where both have ended."""
+    tasks = (asyncio.ensure_future(one), asyncio.ensure_future(other))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].result() if tasks[0].done() else tasks[1].result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _set_aside(log: Path) -> None:

@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import msgspec
 
-from gateway.control.fleet.child import Child, NotReady, child
+from gateway.control.fleet.child import Child, NotReady, child, first, pause_after
 from gateway.control.fleet.protocol import Launch, Phase, Unit
 from gateway.control.fleet.room import Machine, refusal, this_machine
 
@@ -17,11 +17,6 @@ READY: Final = "listening on "
 LOOK_AGAIN: Final = 2.0  # seconds until a replica that found no room asks again
 STEADY: Final = 30.0  # seconds of service after which an end no longer counts as one in a row
 STOP_MARGIN: Final = 5.0  # seconds past its own drain time before a replica is killed
-
-
-def pause_after(failures: int) -> float:
-    """Seconds until the next start after so many failures in a row: 0.5, 1, 2, ... 30."""
-    return float(min(30.0, 0.5 * 2 ** min(failures - 1, 10)))
 
 
 class _Place:
@@ -41,7 +36,7 @@ class _Place:
 
     async def pause(self, seconds: float) -> None:
         """Sleep, but no longer than until this replica is to leave."""
-        await _first(asyncio.sleep(seconds), self.leave.wait())
+        await first(asyncio.sleep(seconds), self.leave.wait())
 
 
 class LocalFleet:
@@ -127,10 +122,10 @@ class LocalFleet:
 
     async def _serve(self, place: _Place, process: Child) -> str:
         launch = place.launch
-        url = await _first(process.printed(READY, within=launch.start_timeout), place.leave.wait())
+        url = await first(process.printed(READY, within=launch.start_timeout), place.leave.wait())
         if isinstance(url, str):
             place.show("running", process=process, url=url.rstrip("/"))
-            ended = await _first(process.exited(), place.leave.wait())
+            ended = await first(process.exited(), place.leave.wait())
             if isinstance(ended, str):
                 return _with_log(ended, process)
             place.show("draining", process=process, url=url.rstrip("/"))
@@ -156,15 +151,3 @@ def _least_useful(place: _Place) -> tuple[bool, int]:
 def _with_log(how: str, process: Child) -> str:
     last = process.last_lines(1)
     return f"{how}: {last[0][:200]}" if last else how
-
-
-async def _first(one: Coroutine[Any, Any, object], other: Coroutine[Any, Any, object]) -> object:
-    """The result of whichever ends first; the other is cancelled. `one` counts where both have ended."""
-    tasks = (asyncio.ensure_future(one), asyncio.ensure_future(other))
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return tasks[0].result() if tasks[0].done() else tasks[1].result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

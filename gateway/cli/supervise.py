@@ -1,0 +1,83 @@
+"""Keeping the parts of Turnout running as children of one command, and stopping them in order."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from gateway.control.fleet.child import Child, child, first, pause_after
+
+STEADY: Final = 20.0  # seconds of life after which an end no longer counts as one in a row
+GIVE_UP: Final = 4  # ends in a row
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One program of ours. `grace`: seconds it gets to leave by itself."""
+
+    name: str
+    argv: tuple[str, ...]
+    log: Path
+    grace: float
+
+
+class _Place:
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.leave = asyncio.Event()
+        self.process: Child | None = None
+        self.keeper: asyncio.Task[None] | None = None
+
+
+class Supervisor:
+    """Starts parts together, starts a dead one again, and stops them one after another in the order given.
+
+    `tell` gets what a person should know. `failed` is set when a part keeps dying; then it is time to stop.
+    """
+
+    def __init__(self, parts: Sequence[Part], tell: Callable[[str], None]) -> None:
+        self._places = tuple(_Place(part) for part in parts)
+        self._tell = tell
+        self.failed = asyncio.Event()
+
+    def start(self) -> None:
+        for place in self._places:
+            place.keeper = asyncio.create_task(self._keep(place), name=place.part.name)
+
+    async def stop(self) -> None:
+        """The first part leaves, then the next: none loses what it still needs."""
+        for place in self._places:
+            place.leave.set()
+            if place.keeper is not None:
+                await place.keeper
+
+    async def kill(self) -> None:
+        """Everything ends now."""
+        for place in self._places:
+            place.leave.set()
+        for place in self._places:
+            if place.process is not None:
+                await place.process.kill()
+        await asyncio.gather(*(place.keeper for place in self._places if place.keeper), return_exceptions=True)
+
+    async def _keep(self, place: _Place) -> None:
+        part, failures = place.part, 0
+        while not place.leave.is_set():
+            began = time.monotonic()
+            async with child(part.argv, part.log) as process:
+                place.process = process
+                ended = await first(process.exited(), place.leave.wait())
+                if place.leave.is_set():
+                    await process.stop(part.grace)
+                    return
+                failures = 1 if time.monotonic() - began > STEADY else failures + 1
+                last = "".join(f"\n    {line[:300]}" for line in process.last_lines())
+            if failures >= GIVE_UP:
+                self._tell(f"{part.name} {ended}, {failures} times in a row; giving up. Its log: {part.log}{last}")
+                self.failed.set()
+                return
+            pause = pause_after(failures)
+            self._tell(f"{part.name} {ended}; starting it again in {pause:.1f} s. Its log: {part.log}{last}")
+            await first(asyncio.sleep(pause), place.leave.wait())
