@@ -16,8 +16,8 @@ from gateway.db.errors import BadUrl, MissingDriver, Unavailable
 
 T = TypeVar("T")
 
-BUSY_SECONDS = 10.0  # how long SQLite waits for another process's lock
-TRIES = 6
+BUSY_SECONDS = 3.0  # how long SQLite waits for another process's lock
+TRIES = 3
 WRITING = "turnout_writing"
 _PASSING = frozenset({"40001", "40P01"})  # PostgreSQL: serialization failure, deadlock
 

@@ -13,6 +13,7 @@ from gateway.db.repositories.upsert import upsert
 from gateway.db.rows import ReplicaRow, ReplicaState
 
 CATALOG_VERSION = "catalog_version"
+CONTROL_BEAT = "control_beat"
 _COLUMNS = tuple(Replicas.__table__.columns)
 _ROUTING = ("pool", "url", "served_model", "incarnation", "slots", "state")
 
@@ -22,6 +23,13 @@ class Picture(msgspec.Struct, frozen=True):
 
     version: int
     rows: tuple[ReplicaRow, ...]
+
+
+class Signs(msgspec.Struct, frozen=True):
+    """What tells a gateway whether to look closer."""
+
+    version: int
+    beat: float | None  # Unix seconds of the control loop's last sign of life; None: there never was one
 
 
 async def put(db: Database, row: ReplicaRow) -> None:
@@ -101,6 +109,22 @@ async def picture(db: Database, pool: str | None = None) -> Picture:
 async def version(db: Database) -> int:
     """A number that grows with every change that matters to routing."""
     return await db.read(_version)
+
+
+async def beat(db: Database, now: float) -> None:
+    """The control loop lives: to be called about once a second, else gateways trust its rows no longer."""
+    values = {"name": CONTROL_BEAT, "value": int(now)}
+    await db.write(lambda connection: upsert(connection, Marks, [values], ["name"]))
+
+
+async def signs(db: Database) -> Signs:
+    """The version and the control loop's sign of life."""
+
+    async def work(connection: AsyncConnection) -> Signs:
+        marks = {row.name: row.value for row in await connection.execute(select(Marks.name, Marks.value))}
+        return Signs(marks.get(CATALOG_VERSION, 0), marks.get(CONTROL_BEAT))
+
+    return await db.read(work)
 
 
 async def _version(connection: AsyncConnection) -> int:
