@@ -7,8 +7,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-import msgspec
-
 from gateway.control.fleet.child import Child, NotReady, child, first, pause_after
 from gateway.control.fleet.protocol import Launch, Phase, Unit
 from gateway.control.fleet.room import Machine, refusal, this_machine
@@ -22,17 +20,19 @@ STOP_MARGIN: Final = 5.0  # seconds past its own drain time before a replica is 
 class _Place:
     """A place for one replica, in which processes come and go."""
 
-    def __init__(self, name: str, pool: str, launch: Launch) -> None:
+    def __init__(self, name: str, pool: str, launch: Launch, changed: Callable[[], None]) -> None:
         self.unit = Unit(name, pool, "waiting")
         self.launch = launch
+        self._changed = changed
         self.leave = asyncio.Event()
         self.keeper: asyncio.Task[None] | None = None
 
     def show(self, phase: Phase, *, reason: str = "", process: Child | None = None, url: str = "") -> None:
+        now = self.unit
         incarnation, pid = (process.incarnation, process.pid) if process else ("", None)
-        self.unit = msgspec.structs.replace(
-            self.unit, phase=phase, reason=reason, url=url, incarnation=incarnation, pid=pid
-        )
+        self.unit = Unit(now.id, now.pool, phase, url=url, incarnation=incarnation, reason=reason, pid=pid)
+        if self.unit != now:
+            self._changed()
 
     async def pause(self, seconds: float) -> None:
         """Sleep, but no longer than until this replica is to leave."""
@@ -43,11 +43,19 @@ class LocalFleet:
     """Starts, keeps, drains and stops replicas. Leaving its context stops them all.
 
     `settle`: seconds between the moment a replica is shown as draining and its SIGTERM, in which gateways
-    learn that it goes. `machine` says what there is to be had.
+    learn that it goes. `machine` says what there is to be had. `changed` is called at every change of a unit.
     """
 
-    def __init__(self, logs: Path, *, settle: float = 1.0, machine: Callable[[], Machine] = this_machine) -> None:
+    def __init__(
+        self,
+        logs: Path,
+        *,
+        settle: float = 1.0,
+        machine: Callable[[], Machine] = this_machine,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._logs = logs
+        self._changed = changed
         self._settle = settle
         self._machine = machine
         self._places: dict[str, _Place] = {}
@@ -87,7 +95,7 @@ class LocalFleet:
         name = next(
             name for number in range(1, len(self._places) + 2) if (name := f"{pool}-{number}") not in self._places
         )
-        place = self._places[name] = _Place(name, pool, launch)
+        place = self._places[name] = _Place(name, pool, launch, self._changed)
         place.keeper = asyncio.create_task(self._keep(place), name=f"replica {name}")
 
     async def _keep(self, place: _Place) -> None:
@@ -107,6 +115,7 @@ class LocalFleet:
                     await place.pause(pause_after(failures))
         finally:
             del self._places[place.unit.id]
+            self._changed()
 
     async def _run(self, place: _Place) -> str:
         """One process from its start to its end; says how it ended."""

@@ -1,0 +1,33 @@
+"""The tree of settings that `turnout up` starts from: two chat pools of real models, one for embeddings, one alias."""
+
+from typing import Any, Final
+
+SOURCE: Final = "smollm2-135m-instruct"
+
+
+def builtin() -> dict[str, Any]:
+    """Rates are those of one replica with one thread on a current CPU core; a pool's own settings go over them."""
+    small = {"engine": "llamacpp", "source": SOURCE, "quantization": "q4_0"}
+    return {
+        "pools": {
+            "small": {"recipe": small, "tier": "small", "prefill_rate": 290, "decode_rate": 110, "cold_start": 2},
+            "large": {
+                "recipe": {"engine": "llamacpp", "source": SOURCE, "experts": 8, "experts_used": 2},
+                "tier": "large",
+                "prefill_rate": 77,
+                "decode_rate": 42,
+                "price": 2,
+                "cold_start": 3,
+            },
+            "embed": {
+                "recipe": small,
+                "kind": "embed",
+                "tier": "small",
+                "prefill_rate": 290,
+                "minimum": 0,
+                "idle_seconds": 300,
+                "cold_start": 2,
+            },
+        },
+        "aliases": {"auto": {"pools": ["small", "large"]}},
+    }

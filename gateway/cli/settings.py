@@ -1,0 +1,55 @@
+"""`turnout settings`: the effective tree, secrets hidden."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import click
+
+from gateway.cli.prepare import tree
+from gateway.cli.toml import dumps
+from gateway.cli.up import effective
+from gateway.settings import SettingsError
+
+SECRET: Final = frozenset({"key", "token", "api_key"})  # names whose value is a secret wherever they stand
+HIDDEN: Final = "(hidden)"
+
+
+@click.command("settings", short_help="Show the effective settings.")
+@click.option("--config", type=click.Path(path_type=Path), help="A TOML file.")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of TOML.")
+def command(config: Path | None, as_json: bool) -> None:  # noqa: FBT001  click calls it by name
+    """Print every setting as `turnout up` would take it: built-in tree, file, environment. Secrets are hidden."""
+    try:
+        shown = hidden(tree(effective(config, environ=os.environ)))
+    except SettingsError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(json.dumps(shown, indent=2, ensure_ascii=False) if as_json else dumps(shown), nl=as_json)
+
+
+def hidden(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The tree with every secret replaced, also the passwords inside URLs."""
+    return {name: _hidden(name, value) for name, value in plain.items()}
+
+
+def _hidden(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return hidden(cast("Mapping[str, Any]", value))
+    if isinstance(value, list | tuple):
+        return [_hidden(name, below) for below in cast("list[Any]", value)]
+    if isinstance(value, str):
+        return HIDDEN if name in SECRET else _without_password(value)
+    return value
+
+
+def _without_password(value: str) -> str:
+    if "://" not in value:
+        return value
+    try:
+        password = urlsplit(value).password
+    except ValueError:
+        return value
+    return value.replace(f":{password}@", f":{HIDDEN}@", 1) if password else value

@@ -1,0 +1,161 @@
+"""`turnout up`: everything on this machine, supervised, until Ctrl-C."""
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from gateway.cli import prepare
+from gateway.cli.banner import banner, base_url
+from gateway.cli.builtin import builtin
+from gateway.cli.progress import Ticker, line, outlook
+from gateway.cli.supervise import Part, Supervisor
+from gateway.control.fleet.child import first
+from gateway.control.supply import digests_of
+from gateway.db.engine import Database, open_database
+from gateway.db.errors import DatabaseError
+from gateway.db.migrate import migrate
+from gateway.db.repositories import builds, replicas
+from gateway.settings import Settings, SettingsError, load
+
+LOOK: Final = 0.2  # seconds between looks at how far a start has come
+PATIENCE: Final = 15.0  # seconds that pools in trouble get once all others are ready
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@click.command("up", short_help="Run everything on this machine.")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="A TOML file; what it says goes over the built-in tree."
+)
+@click.option("--data", help="The folder of weights, database and logs (./.turnout).")
+@click.option("--host", help="The address to serve on (127.0.0.1).")
+@click.option("--port", type=click.IntRange(0, 65535), help="The port to serve on (8000); 0: a free one.")
+@click.option("--simulated", is_flag=True, help="Simulated models: nothing is built, starts in seconds.")
+def command(config: Path | None, data: str | None, host: str | None, port: int | None, simulated: bool) -> None:  # noqa: FBT001  click calls it by name
+    """Run gateway, control loop, build worker and engines on this machine, supervised; Ctrl-C stops them all.
+
+    Without a configuration it serves two chat models and an embedding model on the CPU, and the routed model `auto`.
+    """
+    try:
+        settings = effective(config, data=data, host=host, port=port)
+        settings = prepare.simulated(settings) if simulated else settings
+        digests = digests_of(settings.pools)
+        prepare.make_folder(settings.folder)
+        with prepare.alone(settings.folder / "lock", "Turnout"):
+            code = asyncio.run(_up(settings, digests))
+    except (SettingsError, prepare.InUse, DatabaseError) as error:
+        raise click.ClickException(str(error)) from error
+    sys.exit(code)
+
+
+def effective(
+    config: Path | None,
+    *,
+    data: str | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Settings:
+    """The built-in tree, the file, the environment, then the command's own options. Raises SettingsError."""
+    settings = load(config, environ, builtin=builtin())
+    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    face = msgspec.structs.replace(settings.gateway, **given)
+    return msgspec.structs.replace(settings, data=str(Path(data or settings.data).expanduser().resolve()), gateway=face)
+
+
+async def _up(settings: Settings, digests: Mapping[str, str]) -> int:
+    """Start, tell, wait for the end, stop. The exit code: 1 where a part kept dying or nothing came up."""
+    port = prepare.claim_port(settings.gateway.host, settings.gateway.port)
+    settings = msgspec.structs.replace(settings, gateway=msgspec.structs.replace(settings.gateway, port=port))
+    settings = prepare.with_secrets(settings)
+    file = settings.folder / "turnout.toml"
+    prepare.write_settings(settings, file)
+    ticker = Ticker(sys.stderr, lambda: shutil.get_terminal_size().columns)
+    ticker.show("preparing the database")
+    await migrate(settings.database_url)
+    supervisor = Supervisor(_parts(settings, file), ticker.tell)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+    _on_signals(stop, hurry)
+    async with open_database(settings.database_url) as db:
+        supervisor.start()
+        try:
+            ends = first(stop.wait(), supervisor.failed.wait())
+            await first(_tell_when_up(settings, digests, db, ticker), ends)
+            await first(stop.wait(), supervisor.failed.wait())
+        finally:
+            ticker.show("stopping; once more Ctrl-C kills")
+            await first(supervisor.stop(), hurry.wait())
+            await supervisor.kill()
+            ticker.clear()
+    return 1 if supervisor.failed.is_set() else 0
+
+
+def _parts(settings: Settings, file: Path) -> Sequence[Part]:
+    """In the order in which they stop: no new requests first, then their replicas, then builds."""
+    graces = {"gateway": settings.gateway.shutdown_grace + 5.0, "control": 30.0, "worker": 15.0}
+    logs = settings.folder / "logs"
+    return [
+        Part(
+            name,
+            (sys.executable, "-m", "gateway.cli", name, "--config", str(file), "--watch-stdin"),
+            logs / f"{name}.log",
+            grace,
+        )
+        for name, grace in graces.items()
+    ]
+
+
+def _on_signals(stop: asyncio.Event, hurry: asyncio.Event) -> None:
+    def told() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, told)
+
+
+async def _tell_when_up(settings: Settings, digests: Mapping[str, str], db: Database, ticker: Ticker) -> None:
+    """Show how far it has come; once all is ready, or stuck for long, print how to use it. Then wait for ever."""
+    loop = asyncio.get_running_loop()
+    stuck_since: float | None = None
+    while True:
+        views = outlook(settings.pools, digests, await builds.list_all(db), await replicas.list_all(db))
+        ticker.show(line(views))
+        if any(view.state == "working" for view in views):
+            stuck_since = None
+        elif all(view.state == "ready" for view in views):
+            break
+        elif stuck_since is None:
+            stuck_since = loop.time()
+        elif loop.time() - stuck_since > PATIENCE:
+            break
+        await asyncio.sleep(LOOK)
+    await _until_served(base_url(settings), {view.pool for view in views if view.state == "ready"})
+    ticker.clear()
+    key, token = prepare.first_key(settings.keys), prepare.console_token(settings.console)
+    click.echo(banner(settings, views, key=key, token=token))
+    await asyncio.Event().wait()
+
+
+async def _until_served(url: str, pools: set[str]) -> None:
+    """Wait until the gateway, too, knows these pools' replicas."""
+    while not pools <= await asyncio.to_thread(_served, f"{url}/health/ready"):  # noqa: ASYNC110  another process's state
+        await asyncio.sleep(LOOK)
+
+
+def _served(url: str) -> set[str]:
+    """The pools for which the gateway has a ready replica; none where it does not answer yet."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # to ourselves, whatever proxy is set
+    try:
+        with opener.open(url, timeout=2) as reply:
+            health: dict[str, Any] = msgspec.json.decode(reply.read())
+    except (OSError, msgspec.DecodeError):
+        return set()
+    return {name for name, pool in health.get("pools", {}).items() if pool.get("ready", 0) > 0}
