@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, RowMapping, select, update
+from sqlalchemy import ColumnElement, RowMapping, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.engine import Database
@@ -106,11 +106,23 @@ async def cancel(db: Database, digest: str, *, now: float) -> bool:
     return await db.write(work)
 
 
-async def release(db: Database, digest: str, *, owner: str, now: float) -> bool:
-    """Put a running build of a dead owner back into the queue; False if it is no longer that owner's."""
-    values = {"state": "queued", "owner": "", "progress": 0.0, "message": "its worker died; queued again"}
-    values |= {"queued_at": now, "heartbeat_at": None}
+async def release(db: Database, digest: str, *, owner: str, now: float, died: bool = False) -> bool:
+    """Put a running build back into the queue; False if it is no longer that owner's.
+
+    `died`: its worker died over it, so the attempt counts; else the worker was only asked to leave.
+    """
+    values: dict[str, Any] = {"state": "queued", "owner": "", "progress": 0.0, "queued_at": now, "heartbeat_at": None}
+    if died:
+        values["message"] = "its worker died; queued again"
+    else:
+        values |= {"message": "its worker left; queued again", "attempts": Builds.attempts - 1}
     return await db.write(lambda connection: _change(connection, _running(digest, owner), values))
+
+
+async def withdraw(db: Database, digest: str) -> None:
+    """Take a queued build out again, as if nobody had asked."""
+    which = (Builds.digest == digest) & (Builds.state == "queued")
+    await db.write(lambda connection: connection.execute(delete(Builds).where(which)))
 
 
 def _running(digest: str, owner: str) -> ColumnElement[bool]:
