@@ -63,4 +63,15 @@ class Refused(BackendError):
 
 
 class Interrupted(BackendError):
-    """The answer broke off (or never reached a terminal frame) after its head had arrived."""
+    """The answer broke off (or never reached a terminal frame) after its head had arrived.
+
+    `told`: the server's own error event has been passed on, so the client knows.
+    """
+
+    def __init__(self, message: str, *, told: bool = False) -> None:
+        super().__init__(message)
+        self.told = told
+
+
+class Stalled(Interrupted):
+    """The answer had begun and then nothing came for longer than the idle timeout."""

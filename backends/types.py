@@ -88,3 +88,7 @@ class Backend(Protocol):
     async def probe(self, replica: Replica) -> Load | None:
         """Health and load in one call; None: alive but not ready (still loading). Raises `Unreachable`."""
         ...
+
+    async def served_models(self, replica: Replica) -> tuple[str, ...]:
+        """The names this server answers to, the first one its own. Raises `BackendError`."""
+        ...
