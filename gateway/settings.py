@@ -102,6 +102,7 @@ class Database(_Part, frozen=True):
 
 class Broker(_Part, frozen=True):
     url: str | None = None  # None: a folder in the data folder
+    queue: str = "turnout"  # two deployments on one broker need two names
 
 
 class Control(_Part, frozen=True):
