@@ -32,7 +32,9 @@ def readiness(catalog: Catalog) -> tuple[Health, int]:
     return Health(status, catalog.version, pools), 503 if len(empty) == len(pools) else 200
 
 
-def health_routes(catalog: Callable[[], Catalog], exposition: Callable[[], tuple[str, str]]) -> list[HTTPRouteHandler]:
+def health_routes(
+    catalog: Callable[[], Catalog], exposition: Callable[[], tuple[bytes, str]]
+) -> list[HTTPRouteHandler]:
     """`exposition` gives the metrics' text and its content type."""
 
     @get("/health/live", summary="The process runs", sync_to_thread=False)
@@ -45,7 +47,7 @@ def health_routes(catalog: Callable[[], Catalog], exposition: Callable[[], tuple
         return Response(health, status_code=status)
 
     @get("/metrics", summary="Prometheus metrics", sync_to_thread=False)
-    def metrics() -> Response[str]:
+    def metrics() -> Response[bytes]:
         text, kind = exposition()
         return Response(text, media_type=kind)
 

@@ -29,7 +29,7 @@ async def relay(answer: AbstractAsyncContextManager[Reply], trail: Trail, receiv
             await _pass_on(reply, trail, send)
     except GatewayError as error:
         await send_error(error, trail.headers(), send)
-    except Exception:
+    except Exception:  # noqa: BLE001  the last boundary: whatever it is, the client gets an answer and the log the cause
         _log.exception("request %s failed inside the gateway", trail.id)
         await send_error(GatewayError("The gateway failed; see its log."), trail.headers(), send)
 
@@ -83,10 +83,11 @@ async def ended_when_gone(receive: Receive) -> AsyncGenerator[None]:
     work = asyncio.current_task()
     assert work is not None  # noqa: S101  an ASGI application always runs in a task
     gone = False
+    over = False
 
     def leave(_: asyncio.Task[None]) -> None:
         nonlocal gone
-        if not watch.cancelled():
+        if not over and not watch.cancelled():
             gone = True
             work.cancel()
 
@@ -98,7 +99,7 @@ async def ended_when_gone(receive: Receive) -> AsyncGenerator[None]:
         if not gone or work.uncancel() > 0:
             raise
     finally:
-        watch.remove_done_callback(leave)
+        over = True
         watch.cancel()
 
 

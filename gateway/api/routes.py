@@ -4,50 +4,59 @@ import time
 from collections.abc import Callable
 from typing import cast
 
+import msgspec
 from litestar import asgi
 from litestar.handlers import ASGIRouteHandler
-from litestar.types import Receive, Scope, Send
+from litestar.types import HTTPScope, Receive, Scope, Send
 
 from backends.types import PATHS, Operation
 from gateway.api.relay import relay, send_error
 from gateway.serve.errors import BadRequest, GatewayError, MethodNotAllowed, TooLarge
 from gateway.serve.pipeline import Ask, Pipeline
 from gateway.serve.trail import Trail
+from telemetry.trace import Trace
 
 NewId = Callable[[], str]
-NewTrace = Callable[[str | None, str | None], dict[str, str]]
-"""(traceparent, tracestate) as they came -> the headers to pass on."""
+NewTrace = Callable[[str | None, str | None], Trace]
+"""The trace of a request from its traceparent and tracestate, as they came."""
+
+
+class Inlet(msgspec.Struct, frozen=True):
+    """How requests are taken in. `max_body`: bytes; `compress`: whether prompts may be shortened when nobody says."""
+
+    max_body: int
+    compress: bool
+    new_id: NewId
+    new_trace: NewTrace
+    clock: Callable[[], float]
 
 
 class Generate:
     """One generating route as an ASGI application: read the body, answer, watch for the client leaving."""
 
-    def __init__(
-        self, operation: Operation, pipeline: Pipeline, *, max_body: int, new_id: NewId, new_trace: NewTrace
-    ) -> None:
+    def __init__(self, operation: Operation, pipeline: Pipeline, inlet: Inlet) -> None:
         self._operation: Operation = operation
         self._pipeline = pipeline
-        self._max_body = max_body
-        self._new_id = new_id
-        self._new_trace = new_trace
+        self._inlet = inlet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
-        trail = Trail(self._new_id(), self._operation, time.time(), time.perf_counter)
+        inlet = self._inlet
+        trace = inlet.new_trace(_text(headers.get(b"traceparent")), _text(headers.get(b"tracestate")))
+        trail = Trail(inlet.new_id(), self._operation, time.time(), inlet.clock, trace)
         try:
-            ask = await self._ask(cast("str", scope["method"]), headers, receive)
+            ask = await self._ask(cast("HTTPScope", scope)["method"], headers, receive)
         except GatewayError as error:
             await send_error(error, trail.headers(), send)
             return
         if ask is None:
             return  # the client left before its request was whole
-        trail.traceparent = ask.headers.get("traceparent", "")
         await relay(self._pipeline.answer(ask, trail), trail, receive, send)
 
     async def _ask(self, method: str, headers: dict[bytes, bytes], receive: Receive) -> Ask | None:
         if method != "POST":
             raise MethodNotAllowed(f"Use POST, not {method}.")
-        raw = await read_body(receive, self._max_body, headers.get(b"content-length"))
+        raw = await read_body(receive, self._inlet.max_body, headers.get(b"content-length"))
         if raw is None:
             return None
         authorization = headers.get(b"authorization")
@@ -55,8 +64,7 @@ class Generate:
             self._operation,
             authorization.decode("latin-1") if authorization is not None else None,
             raw,
-            compress=_wants_compression(headers.get(b"x-turnout-compress")),
-            headers=self._new_trace(_text(headers.get(b"traceparent")), _text(headers.get(b"tracestate"))),
+            compress=_wants_compression(headers.get(b"x-turnout-compress"), self._inlet.compress),
         )
 
 
@@ -64,8 +72,10 @@ def _text(value: bytes | None) -> str | None:
     return value.decode("latin-1") if value is not None else None
 
 
-def _wants_compression(value: bytes | None) -> bool:
-    if value is None or value == b"lossless":
+def _wants_compression(value: bytes | None, usual: bool) -> bool:  # noqa: FBT001
+    if value is None:
+        return usual
+    if value == b"lossless":
         return True
     if value == b"off":
         return False
@@ -91,16 +101,13 @@ async def read_body(receive: Receive, limit: int, declared: bytes | None) -> byt
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def generating_routes(
-    pipeline: Pipeline, *, max_body: int, new_id: NewId, new_trace: NewTrace
-) -> list[ASGIRouteHandler]:
-    def handler(operation: Operation) -> ASGIRouteHandler:
-        generate = Generate(operation, pipeline, max_body=max_body, new_id=new_id, new_trace=new_trace)
-
-        async def route(scope: Scope, receive: Receive, send: Send) -> None:
-            await generate(scope, receive, send)
-
-        return asgi(PATHS[operation], name=operation, copy_scope=False)(route)
-
+def generating_routes(pipeline: Pipeline, inlet: Inlet) -> list[ASGIRouteHandler]:
     operations: tuple[Operation, ...] = ("chat", "completions", "embeddings")
-    return [handler(operation) for operation in operations]
+    return [_route(operation, Generate(operation, pipeline, inlet)) for operation in operations]
+
+
+def _route(operation: Operation, generate: Generate) -> ASGIRouteHandler:
+    async def route(scope: Scope, receive: Receive, send: Send) -> None:
+        await generate(scope, receive, send)
+
+    return asgi(PATHS[operation], name=operation, copy_scope=False)(route)

@@ -1,14 +1,15 @@
 """The life of one request, top to bottom."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import msgspec
 
 from backends.errors import BackendError, Interrupted, Overloaded, Refused, TimedOut
 from backends.types import Call, Operation, Replica, Reply
-from gateway.serve.admit import Admission
+from gateway.serve.admit import Admits
 from gateway.serve.authenticate import authenticate, check_model
 from gateway.serve.body import Body
 from gateway.serve.breaker import Breaker
@@ -28,7 +29,11 @@ from gateway.serve.prefix import PrefixIndex
 from gateway.serve.queue import PoolQueue
 from gateway.serve.route import Route, route
 from gateway.serve.trail import Trail
+from telemetry import names
 from telemetry.record import RequestRecord
+
+# A turn that took longer than this (seconds) was a wait: the facts are gathered anew.
+_WAITED = 0.001
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -38,7 +43,6 @@ class Ask(msgspec.Struct, frozen=True):
     authorization: str | None
     raw: bytes
     compress: bool = True  # whether forms other than the prompt as it came may be chosen
-    headers: Mapping[str, str] = {}  # to be passed on: traceparent, tracestate
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -47,11 +51,12 @@ class Pipeline(msgspec.Struct, frozen=True):
     catalog: Callable[[], Catalog]
     live: Live
     backends: Backends
-    admission: Admission
+    admission: Admits
     queue: PoolQueue
     index: PrefixIndex
     breaker: Breaker
     gather: Gather
+    arrived: Callable[[Pool], None]  # a request wants this pool: the control loop should hear of it
     record: Callable[[RequestRecord, Trail], None]
 
     @asynccontextmanager
@@ -73,77 +78,94 @@ class Pipeline(msgspec.Struct, frozen=True):
 
     async def _reply(self, held: AsyncExitStack, ask: Ask, trail: Trail) -> Reply:
         catalog = self.catalog()
+        stage = trail.trace.stage
+        stage(names.AUTHENTICATE)
         caller = trail.caller = authenticate(catalog, ask.authorization)
-        trail.mark("authenticate")
+        stage(names.PARSE)
         body = trail.body = Body.parse(ask.raw, ask.operation)
         check_model(caller, body.model)
-        trail.mark("parse")
+        stage(names.ADMIT)
         tokens = estimated_tokens(self.live, catalog, body)
         where = route(catalog, body, tokens)
         admitted = held.enter_context(self.admission.admit(caller, round(tokens) + (body.max_tokens or 0)))
         held.callback(lambda: admitted.settle(spent(trail, tokens)))
-        trail.mark("admit")
+        stage(names.FACTS)
         forms = self.gather.forms(body, compress=ask.compress)
         facts = self.gather.facts(forms, body, where, self.live)
         trail.route = why(facts, where)
-        trail.mark("facts")
-        return await self._first_to_answer(held, ask, body, where, facts, trail)
+        stage(names.DECIDE)
+        return await self._first_to_answer(held, body, where, facts, trail)
 
-    async def _first_to_answer(  # noqa: PLR0913  the stages' outputs, each once
-        self, held: AsyncExitStack, ask: Ask, body: Body, where: Route, facts: Facts, trail: Trail
+    async def _first_to_answer(
+        self, held: AsyncExitStack, body: Body, where: Route, facts: Facts, trail: Trail
     ) -> Reply:
         """Try plans, best first, until a server answers; each replica at most once."""
         failure: BackendError | None = None
         tried: set[str] = set()
         while True:
-            plan = await self._choose(body, where, facts, tried, trail, failure)
-            replica = plan.replica
-            assert replica is not None  # noqa: S101  _choose waits until there is one
-            tried.add(replica.id)
             try:
                 async with AsyncExitStack() as attempt:
-                    reply = await self._open(attempt, ask, body, plan, replica, trail)
+                    plan, replica = await self._seat(attempt, body, where, facts, tried, trail, failure)
+                    tried.add(replica.id)
+                    reply = await self._open(attempt, body, plan, replica, trail)
                     held.push_async_exit(attempt.pop_all())
                     return reply
             except BackendError as error:
                 failure = error
-                if not isinstance(error, Refused):
-                    self.breaker.failed(replica)
+                trail.trace.failed(type(error).__name__)
                 if not error.retryable:
                     raise told(error) from error
                 trail.meter.restart()
 
-    async def _choose(  # noqa: PLR0913
-        self, body: Body, where: Route, facts: Facts, tried: set[str], trail: Trail, failure: BackendError | None
-    ) -> Plan:
-        """The best plan whose replica has a free slot now; waits in the best plan's queue until there is one."""
-        began = trail.clock()
+    async def _seat(
+        self,
+        attempt: AsyncExitStack,
+        body: Body,
+        where: Route,
+        facts: Facts,
+        tried: set[str],
+        trail: Trail,
+        failure: BackendError | None,
+    ) -> tuple[Plan, Replica]:
+        """A slot of the best plan's replica, or of another in its pool; waits in that pool's queue for one."""
         deadline: float | None = None
         while True:
-            plans = decide(facts, where.pools, self.live, where.quality_worth)
-            plans = [plan for plan in plans if plan.replica is None or plan.replica.id not in tried]
-            if not plans or (failure is not None and plans[0].replica is None):
-                raise told(failure)
-            trail.plan = best = plans[0]
-            trail.mark("decide")
-            free = self._free(plans, best.pool)
-            if free is not None:
-                trail.queued += trail.clock() - began
-                return free
-            if deadline is None:
-                deadline = began + best.pool.queue_wait
-            await self.queue.turn(best.pool, deadline)
-            where = self._refreshed(where)
-            facts = self.gather.facts(facts.forms, body, where, self.live)
+            best = self._ranked(where, facts, tried, failure)[0]
+            trail.plan = best
+            began = trail.clock()
+            deadline = deadline or began + best.pool.queue_wait
+            trail.trace.stage(names.QUEUE)
+            self.arrived(best.pool)
+            async with self.queue.turn(best.pool, deadline):
+                waited = trail.clock() - began
+                if waited > _WAITED:
+                    trail.queued += waited
+                    where = self._refreshed(where)
+                    facts = self.gather.facts(facts.forms, body, where, self.live)
+                plan = self._free(self._ranked(where, facts, tried, failure), best.pool)
+                if plan is not None and plan.replica is not None:
+                    attempt.enter_context(lease(self.live, plan.replica, partial(self.queue.poke, plan.pool.name)))
+                    return plan, plan.replica
+
+    def _ranked(self, where: Route, facts: Facts, tried: set[str], failure: BackendError | None) -> list[Plan]:
+        """The plans that are left, best first. Raises what the client is told where none is."""
+        self.breaker.blocked()  # ends back-offs that are over
+        plans = decide(facts, where.pools, self.live, where.quality_worth)
+        left = [plan for plan in plans if plan.replica is None or plan.replica.id not in tried]
+        if not left or (failure is not None and left[0].replica is None):
+            raise told(failure)
+        return left
 
     def _free(self, plans: list[Plan], pool: Pool) -> Plan | None:
-        """The first plan in this pool with a slot nobody waits for: a hot replica loses affinity for this request."""
-        if not self.queue.open_to_newcomers(pool):
-            return None
+        """The first plan that has a slot: in the pool whose turn it is, or a better one elsewhere.
+
+        A hot replica loses affinity for this request: a cooler one of its pool is taken rather than waiting.
+        """
         for plan in plans:
-            replica = plan.replica
-            if replica and plan.pool.name == pool.name and self.live.inflight.get(replica.id, 0) < replica.slots:
-                return plan
+            if plan.replica is None:
+                continue
+            if self.live.inflight.get(plan.replica.id, 0) < plan.replica.slots:
+                return plan if plan.pool.name == pool.name or not self.live.waiting.get(plan.pool.name) else None
         return None
 
     def _refreshed(self, where: Route) -> Route:
@@ -151,46 +173,49 @@ class Pipeline(msgspec.Struct, frozen=True):
         pools = self.catalog().pools
         return msgspec.structs.replace(where, pools=tuple(pools[one.name] for one in where.pools if one.name in pools))
 
-    async def _open(  # noqa: PLR0913
-        self, attempt: AsyncExitStack, ask: Ask, body: Body, plan: Plan, replica: Replica, trail: Trail
-    ) -> Reply:
-        attempt.enter_context(lease(self.live, replica))
-        attempt.callback(self.queue.released, plan.pool)
+    async def _open(self, attempt: AsyncExitStack, body: Body, plan: Plan, replica: Replica, trail: Trail) -> Reply:
         form, pool = plan.form, plan.pool
-        trail.plan, trail.replica, trail.mode = plan, replica.id, self.index.mode
+        trail.plan, trail.replica = plan, replica.id
+        trail.mode = f"{self.index.mode}; {self.index.reason}"
         trail.hit = hit_share(form, replica.id)
-        ratio = tokens_per_byte(self.live, pool)
-        trail.tokens = (round(facts_size(body) * ratio), round(form.size * ratio)) if ask.compress else None
-        trail.attempts += 1
-        sent = body.shaped(model=replica.served_model or body.model, text=form.text)
         trail.sent_bytes = form.size
+        trail.attempts += 1
+        ratio = tokens_per_byte(self.live, pool)
+        trail.tokens = (round(len(body.prompt_text) * ratio), round(form.size * ratio))
         call = Call(
             body.operation,
-            sent,
+            body.shaped(model=replica.served_model or body.model, text=form.text),
             body.stream,
             body.wants_usage,
-            ask.headers,
+            trail.trace.attempt(replica.id),
             pool.first_byte_timeout,
             pool.idle_timeout,
         )
         self.index.record(replica, form.chain)
-        reply = await attempt.enter_async_context(self.backends[pool.backend].send(replica, call, trail.meter))
+        attempt.enter_context(self.breaker.attempt(replica))
+        try:
+            reply = await attempt.enter_async_context(self.backends[pool.backend].send(replica, call, trail.meter))
+        except (Refused, Overloaded):
+            self.breaker.worked(replica)  # it is there, and says no
+            raise
+        except BackendError:
+            self.breaker.failed(replica)
+            raise
         self.breaker.worked(replica)
         trail.status = reply.status
-        trail.mark("upstream")
         return reply
 
     def _finish(self, trail: Trail) -> None:
         usage, plan = trail.meter.usage, trail.plan
-        if usage is not None and plan is not None and plan.replica is not None:
-            learn(self.live, plan.pool, plan.form.size, usage)
-            if usage.cached_tokens is not None:
-                self.index.trust(plan.replica, plan.form.chain, usage.cached_tokens, usage.prompt_tokens)
+        if plan is not None and plan.replica is not None:
+            if trail.outcome == "interrupted":
+                self.breaker.failed(plan.replica)
+            if usage is not None:
+                learn(self.live, plan.pool, plan.form.size, usage)
+                if usage.cached_tokens is not None:
+                    expected = trail.hit * usage.prompt_tokens
+                    self.index.trust(plan.replica, expected=expected, reported=usage.cached_tokens)
         self.record(trail.record(), trail)
-
-
-def facts_size(body: Body) -> int:
-    return len(body.prompt_text)
 
 
 def estimated_tokens(live: Live, catalog: Catalog, body: Body) -> float:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gateway.serve.errors import GatewayError
+from telemetry import names
 from telemetry.record import Outcome, RequestRecord
+from telemetry.trace import Trace
 from telemetry.usage import Meter
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Trail:
-    """One for each request. Times come from `clock` (seconds, monotonic), `at` from the wall clock."""
+    """One for each request. Times come from `clock` (seconds, monotonic; the trace's too), `at` from the wall clock."""
 
     __slots__ = (
         "at",
@@ -36,20 +38,19 @@ class Trail:
         "replica",
         "route",
         "sent_bytes",
-        "stages",
         "started",
         "status",
         "tokens",
-        "traceparent",
+        "trace",
     )
 
-    def __init__(self, request_id: str, operation: str, at: float, clock: Callable[[], float]) -> None:
+    def __init__(self, request_id: str, operation: str, at: float, clock: Callable[[], float], trace: Trace) -> None:
         self.id = request_id
         self.operation = operation
         self.at = at
         self.clock = clock
-        self.started = clock()
-        self.stages: list[tuple[str, float]] = []  # name of a stage, when it ended
+        self.trace = trace
+        self.started = trace.started
         self.meter = Meter(clock)
         self.caller: Caller | None = None
         self.body: Body | None = None
@@ -65,11 +66,6 @@ class Trail:
         self.status = 200
         self.outcome: Outcome = "ok"
         self.error = ""
-        self.traceparent = ""
-
-    def mark(self, stage: str) -> None:
-        """The stage of this name has just ended."""
-        self.stages.append((stage, self.clock()))
 
     def failed(self, error: Exception) -> None:
         self.outcome = "error"
@@ -95,12 +91,12 @@ class Trail:
         return told
 
     def _compression(self) -> bytes:
-        return b"off" if self.tokens is None else b"%d->%d" % self.tokens
+        changed = self.plan is not None and self.plan.form.text is not None
+        return b"%d->%d" % self.tokens if changed and self.tokens else b"off"
 
     def record(self) -> RequestRecord:
         meter, body, plan = self.meter, self.body, self.plan
         usage = meter.usage
-        decided = next((when for stage, when in self.stages if stage == "decide"), None)
         return RequestRecord(
             id=self.id,
             at=self.at,
@@ -122,11 +118,18 @@ class Trail:
             completion_tokens=usage.completion_tokens if usage else 0,
             prefix_hit=self.hit,
             queued=self.queued,
-            decided=decided - self.started if decided is not None else 0.0,
+            decided=self._decided(),
             ttft=meter.first_token_at - self.started if meter.first_token_at is not None else None,
             tpot=meter.time_per_output_token,
             duration=self.clock() - self.started,
             because=msgspec.structs.asdict(plan.because) if plan else {},
-            traceparent=self.traceparent,
+            traceparent=self.trace.traceparent,
             attempts=self.attempts,
         )
+
+    def _decided(self) -> float:
+        """Seconds from the request's first byte to its first queue or attempt: the gateway's own work."""
+        for stage, began in self.trace.stages:
+            if stage in (names.QUEUE, names.UPSTREAM):
+                return began - self.started
+        return 0.0

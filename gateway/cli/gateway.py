@@ -1,0 +1,102 @@
+"""`turnout gateway`: the REST face alone."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import uvicorn
+import uvloop
+from typing_extensions import override
+
+from gateway.app import create_app, running
+from gateway.cli.options import config_options, fail, load_settings
+from gateway.db.errors import DatabaseError
+from gateway.db.migrate import migrate
+from gateway.settings import Settings, SettingsError
+from telemetry.logs import json_logs
+
+KEEP_ALIVE = 75  # seconds an idle client connection is kept: longer than the usual proxy keeps its own
+BACKLOG = 2048
+
+
+@click.command(short_help="Run the REST gateway alone.")
+@config_options
+@click.option("--watch-stdin", is_flag=True, help="Leave when standard input ends: whoever started this is gone.")
+def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None:
+    """Answer requests until SIGTERM or Ctrl-C; running answers then get `gateway.shutdown_grace` seconds.
+
+    Pools with a `url` are served from the start; those that a control loop runs appear as it reports them.
+
+    Example: turnout gateway --config turnout.toml
+    """
+    settings = load_settings(config, data)
+    if watch_stdin:
+        threading.Thread(target=_leave_with_stdin, name="stdin", daemon=True).start()
+    with json_logs(settings.telemetry.log_level, sys.stderr):
+        try:
+            listener = _listen(settings.gateway.host, settings.gateway.port)
+            asyncio.run(migrate(settings.database_url))
+            uvloop.run(_serve(settings, listener))
+        except (SettingsError, DatabaseError) as error:
+            fail(str(error))
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> None:
+    async with running(settings) as run:
+        config = uvicorn.Config(
+            create_app(run),
+            http="httptools",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE,
+            timeout_graceful_shutdown=round(settings.gateway.shutdown_grace),
+            backlog=BACKLOG,
+            ws="none",
+        )
+        # uvicorn raises the signal once more when it is done: what is open here must be closed first.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        await _Server(config, run.pictures.end).serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Ends the console's endless streams when it begins to shut down; answers get their grace."""
+
+    def __init__(self, config: uvicorn.Config, leaving: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._leaving = leaving
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._leaving()
+        await super().shutdown(sockets)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"gateway.host, gateway.port: cannot listen on {host}:{port}: {error.strerror}. "
+            "Stop what uses it, or choose another port."
+        ) from error
+    listener.set_inheritable(False)
+    return listener
+
+
+def _leave_with_stdin() -> None:
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
