@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
@@ -80,7 +81,7 @@ async def run(options: Options, *, watch_stdin: bool) -> None:
 
 
 def _read_stdin(stop: asyncio.Event) -> None:
-    if not sys.stdin.buffer.raw.read(65536):  # type: ignore[attr-defined]
+    if not os.read(sys.stdin.fileno(), 65536):
         stop.set()
 
 

@@ -23,8 +23,9 @@ def prepare(wire: Wire, faults: Faults) -> None:
 
 async def strike_early(wire: Wire, faults: Faults) -> bool:
     """The faults that happen before anything is computed; True: there will be no answer. Raises Refused."""
-    if faults["slow"] is not None:
-        await asyncio.sleep(faults["slow"])
+    slow = faults["slow"]
+    if slow is not None:
+        await asyncio.sleep(slow)
     refusal = faults.refusal()
     if refusal is not None:
         status, retry_after = refusal
@@ -76,9 +77,10 @@ def event(data: bytes, faults: Faults) -> bytes:
 
 async def _begin(wire: Wire, headers: Mapping[str, str], length: int | None, faults: Faults) -> None:
     wire.begin(200, headers, length)
-    if faults["slow-body"] is not None:
+    slow = faults["slow-body"]
+    if slow is not None:
         await wire.flush()
-        await asyncio.sleep(faults["slow-body"])
+        await asyncio.sleep(slow)
 
 
 async def _strike(wire: Wire, data: bytes, faults: Faults, dialect: Dialect, *, sent: int, tokens: int) -> bool:

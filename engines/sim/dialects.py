@@ -211,7 +211,7 @@ class Frames:
 
     def usage(self, told: Told) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self.chat else "text_completion"
-        frame = {**self._base, "object": kind, "choices": [], "usage": usage(self.dialect, told)}
+        frame: dict[str, Any] = {**self._base, "object": kind, "choices": [], "usage": usage(self.dialect, told)}
         return frame | {"timings": timings(told)} if self.dialect.timings else frame
 
     def whole(self, choices: list[dict[str, Any]], told: Told) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The scheduler in real time: one task that steps it, and a queue for each request that waits on it."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,7 +52,7 @@ class Engine:
         return len(self.scheduler.waiting)
 
     @contextmanager
-    def open(self, jobs: Sequence[Job]) -> Iterator[Ticket]:
+    def open(self, jobs: Sequence[Job]) -> Generator[Ticket]:
         """Submit the sequences of one request; leaving ends those that still run. ValueError: one is too long."""
         ticket = Ticket(jobs, self._clock())
         for number, job in enumerate(jobs):

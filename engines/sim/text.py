@@ -62,12 +62,16 @@ def content_text(content: object) -> str:
         return content
     if not isinstance(content, list):
         return ""
-    shown: list[str] = []
-    for part in cast("list[Any]", content):
-        fields: Mapping[str, Any] = part if isinstance(part, Mapping) else {"text": part}
-        text = fields.get("text")
-        shown.append(text if isinstance(text, str) else msgspec.json.encode(part).decode())
-    return "".join(shown)
+    return "".join(_part_text(part) for part in cast("list[object]", content))
+
+
+def _part_text(part: object) -> str:
+    """The text of a part; of any other part its JSON, so that other pictures are other tokens."""
+    if isinstance(part, dict):
+        words = cast("dict[str, object]", part).get("text")
+        if isinstance(words, str):
+            return words
+    return part if isinstance(part, str) else msgspec.json.encode(part).decode()
 
 
 def answer(prompt: Tokens, seed: int, choice: int, count: int) -> list[str]:
