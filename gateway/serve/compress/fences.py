@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 MARKS = ("```", "~~~")
+MOST = 1000  # marks in one text; one with more counts as code from end to end
 BEFORE_OPENING = " \t>-*+0123456789.)"  # what may stand before a fence: indent, quote, list item
 BEFORE_CLOSING = " \t>"
 
@@ -28,6 +29,8 @@ class _Fence(msgspec.Struct, frozen=True):
 
 def pieces(text: str) -> list[Piece]:
     """Fenced code (with the lines that open and close it) and what lies between. Never closed, it goes to the end."""
+    if sum(text.count(mark) for mark in MARKS if mark[0] in text) > MOST:
+        return [Piece(text, fenced=True)]
     found: list[Piece] = []
     edge = 0  # where the piece that is being read began
     opened: _Fence | None = None
@@ -55,7 +58,7 @@ def _closes(line: _Fence, opened: _Fence) -> bool:
 
 def _fence_lines(text: str) -> Iterator[_Fence]:
     """In order. Each line counts once, so the time is linear in the text."""
-    lines = [line for mark in MARKS if mark in text for line in _lines_with(text, mark)]
+    lines = [line for mark in MARKS if mark[0] in text for line in _lines_with(text, mark)]
     yield from sorted(lines, key=lambda line: line.start)
 
 

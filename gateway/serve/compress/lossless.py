@@ -17,9 +17,11 @@ from gateway.serve.body import Body
 from gateway.serve.compress.fences import pieces
 from gateway.serve.compress.minify import minified
 from gateway.serve.compress.repeats import SHORTEST, Repeats
-from gateway.serve.compress.whitespace import MOST_LINES, tidied
+from gateway.serve.compress.whitespace import tidied
 
-MOST_BYTES = 2_000_000  # of messages looked at in one request; those after are sent as they are
+# What a request may cost the event loop; beyond it text is sent as it is.
+MOST_BYTES = 1_000_000  # of messages looked at, from the first one on
+MOST_LINES = 20_000  # of one text
 
 TOOLS = (b'"tool"', b'"function"')
 USER = b'"user"'
@@ -41,6 +43,9 @@ class Lossless(msgspec.Struct, frozen=True):
     messages: bytes | None
     removed: Removed = Removed()
     reason: str = ""
+
+
+NOTHING = Lossless(None, reason="nothing to remove")
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -72,7 +77,7 @@ def examine(body: Body) -> Lossless:
         return Lossless(None, reason="not a chat")
     raw = bytes(body.fields["messages"])
     if not _may_gain(raw):
-        return Lossless(None, reason="nothing to remove")
+        return NOTHING
     try:
         return _Compression(raw).run()
     except Exception as error:  # noqa: BLE001  whatever it was, the request can be sent as it is
@@ -108,7 +113,7 @@ class _Compression:
             out.append(self._raw[start:end] if new is None else new)
             edge = end
         if not (self._json or self._whitespace or self._blocks):
-            return Lossless(None, reason="nothing to remove")
+            return NOTHING
         out.append(self._raw[edge:])
         return Lossless(b"".join(out), Removed(self._json, self._whitespace, self._blocks))
 

@@ -1,7 +1,7 @@
 """Blocks of text that the conversation holds already: a short reference to the first stands in for the next."""
 
 SHORTEST = 200  # characters of a block worth a reference
-HEAD = 60  # characters of it that the reference quotes
+HEAD = 60  # characters of its first line that the reference quotes
 
 
 class Repeats:
@@ -26,7 +26,7 @@ class Repeats:
         core = block.strip("\n")
         if len(core) < SHORTEST:
             return block
-        head = " ".join(core[: 2 * HEAD].split())[:HEAD]
+        head = core[:HEAD].partition("\n")[0]
         if core not in self._seen:
             self._seen.add(core)
             self._heads[head] = None if head in self._heads else core
