@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 
 from backends.errors import BackendError, Interrupted, Overloaded, Refused, TimedOut
-from backends.types import Call, Operation, Replica, Reply
+from backends.types import Call, Operation, Replica, ReplicaId, Reply
 from gateway.serve.admit import Admits
 from gateway.serve.authenticate import authenticate, check_model
 from gateway.serve.body import Body
@@ -101,7 +101,7 @@ class Pipeline(msgspec.Struct, frozen=True):
     ) -> Reply:
         """Try plans, best first, until a server answers; each replica at most once."""
         failure: BackendError | None = None
-        tried: set[str] = set()
+        tried: set[ReplicaId] = set()
         while True:
             try:
                 async with AsyncExitStack() as attempt:
@@ -123,7 +123,7 @@ class Pipeline(msgspec.Struct, frozen=True):
         body: Body,
         where: Route,
         facts: Facts,
-        tried: set[str],
+        tried: set[ReplicaId],
         trail: Trail,
         failure: BackendError | None,
     ) -> tuple[Plan, Replica]:
@@ -136,18 +136,18 @@ class Pipeline(msgspec.Struct, frozen=True):
             deadline = deadline or began + best.pool.queue_wait
             trail.trace.stage(names.QUEUE)
             self.arrived(best.pool)
-            async with self.queue.turn(best.pool, deadline):
+            async with self.queue.turn(best.pool, deadline, without=tried):
                 waited = trail.clock() - began
+                where = self._refreshed(where)  # the queue goes by the newest catalog, so this must too
                 if waited > _WAITED:
                     trail.queued += waited
-                    where = self._refreshed(where)
                     facts = self.gather.facts(facts.forms, body, where, self.live)
                 plan = self._free(self._ranked(where, facts, tried, failure), best.pool)
                 if plan is not None and plan.replica is not None:
                     attempt.enter_context(lease(self.live, plan.replica, partial(self.queue.poke, plan.pool.name)))
                     return plan, plan.replica
 
-    def _ranked(self, where: Route, facts: Facts, tried: set[str], failure: BackendError | None) -> list[Plan]:
+    def _ranked(self, where: Route, facts: Facts, tried: set[ReplicaId], failure: BackendError | None) -> list[Plan]:
         """The plans that are left, best first. Raises what the client is told where none is."""
         self.breaker.blocked()  # ends back-offs that are over
         plans = decide(facts, where.pools, self.live, where.quality_worth)
@@ -164,8 +164,9 @@ class Pipeline(msgspec.Struct, frozen=True):
         for plan in plans:
             if plan.replica is None:
                 continue
-            if self.live.inflight.get(plan.replica.id, 0) < plan.replica.slots:
-                return plan if plan.pool.name == pool.name or not self.live.waiting.get(plan.pool.name) else None
+            free = self.live.inflight.get(plan.replica.id, 0) < plan.replica.slots
+            if free and (plan.pool.name == pool.name or not self.live.waiting.get(plan.pool.name)):
+                return plan
         return None
 
     def _refreshed(self, where: Route) -> Route:

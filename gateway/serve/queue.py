@@ -13,15 +13,18 @@ a slot given back, a replica that appears and a turn not used all lead to the sa
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 
 import msgspec
 
+from backends.types import ReplicaId
 from gateway.serve.catalog import Catalog, Live, Pool
 from gateway.serve.errors import QueueFull
 
 MEMORY = 0.2  # weight of the newest gap between two turns
 USUAL_ANSWER = 200.0  # tokens, until a pool has shown what it writes
+NONE: frozenset[ReplicaId] = frozenset()
 SHORTEST, LONGEST = 1.0, 60.0  # seconds a client is told to wait
 
 
@@ -31,7 +34,7 @@ class _Line:
     __slots__ = ("gap", "last", "turns", "waiters")
 
     def __init__(self) -> None:
-        self.waiters: dict[asyncio.Future[bool], None] = {}
+        self.waiters: dict[asyncio.Future[bool], AbstractSet[ReplicaId]] = {}  # with the replicas each would not take
         self.turns = 0
         self.gap: float | None = None  # seconds between two turns while there is a queue, smoothed
         self.last: float | None = None  # when the last turn was given, if others waited on
@@ -61,16 +64,17 @@ class PoolQueue:
         self._lines: dict[str, _Line] = {}
 
     @asynccontextmanager
-    async def turn(self, pool: Pool, deadline: float) -> AsyncGenerator[None]:
+    async def turn(self, pool: Pool, deadline: float, without: AbstractSet[ReplicaId] = NONE) -> AsyncGenerator[None]:
         """Wait until `pool` has a free slot for this request; take it inside the block, without awaiting anything.
 
-        `deadline`: on the clock. Raises QueueFull where too many wait already, or when the deadline has come. A pool
-        that is no longer in the catalog gives everybody a turn, so that they look elsewhere.
+        `deadline`: on the clock. `without`: replicas whose slots this request would not take. Raises QueueFull where
+        too many wait already, or when the deadline has come. A pool that is no longer in the catalog gives everybody
+        a turn, so that they look elsewhere.
         """
         line = self._line(pool.name)
         self.poke(pool.name)
-        if line.waiters or not self._spare(pool.name, line):
-            await self._wait(pool, line, deadline)
+        if line.waiters or not self._spare(pool.name, line, without):
+            await self._wait(pool, line, deadline, without)
         else:
             line.turns += 1
         try:
@@ -81,15 +85,18 @@ class PoolQueue:
     def poke(self, pool: str) -> None:
         """A slot of this pool may have become free: give out as many turns as there are slots to take."""
         line = self._lines.get(pool)
-        if line is None:
+        if line is None or not line.waiters:
             return
-        while line.waiters and self._spare(pool, line):
-            waiter = next(iter(line.waiters))
-            del line.waiters[waiter]
-            if not waiter.done():  # else its deadline has come, or its client has left, in this very moment
+        for waiter, without in tuple(line.waiters.items()):
+            if waiter.done():  # its deadline has come, or its client has left, in this very moment
+                continue
+            if self._spare(pool, line, without):
+                del line.waiters[waiter]
                 line.turns += 1
                 line.note(self._clock())
                 waiter.set_result(True)
+            elif not without:
+                break  # then there is none for those behind it either
         self._show(pool, line)
 
     def poke_all(self) -> None:
@@ -109,7 +116,7 @@ class PoolQueue:
             line = self._lines[pool] = _Line()
         return line
 
-    async def _wait(self, pool: Pool, line: _Line, deadline: float) -> None:
+    async def _wait(self, pool: Pool, line: _Line, deadline: float, without: AbstractSet[ReplicaId]) -> None:
         """Until a turn is given. Raises QueueFull."""
         if len(line.waiters) >= pool.queue_limit:
             raise QueueFull(
@@ -119,8 +126,9 @@ class PoolQueue:
         began = self._clock()
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[bool] = loop.create_future()
-        line.waiters[waiter] = None
+        line.waiters[waiter] = without
         self._show(pool.name, line)
+        self.poke(pool.name)  # those before it may be waiting for something else
         timer = loop.call_later(max(0.0, deadline - began), _expire, waiter)
         try:
             given = await waiter
@@ -142,14 +150,14 @@ class PoolQueue:
         line.turns -= 1
         self.poke(pool)
 
-    def _spare(self, name: str, line: _Line) -> bool:
+    def _spare(self, name: str, line: _Line, without: AbstractSet[ReplicaId]) -> bool:
         """Whether there are more free slots than turns out."""
         pool = self._catalog().pools.get(name)
         if pool is None:
             return True
         free = -line.turns
         for replica in pool.replicas:
-            if replica.id not in self._live.blocked:
+            if replica.id not in self._live.blocked and replica.id not in without:
                 free += max(0, replica.slots - self._live.inflight.get(replica.id, 0))
                 if free > 0:
                     return True
