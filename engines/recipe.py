@@ -5,8 +5,10 @@ import hashlib
 import msgspec
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="engine", forbid_unknown_fields=True):
-    """The part every engine shares."""
+class Recipe(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="engine", forbid_unknown_fields=True, omit_defaults=True
+):
+    """The part every engine shares. Defaults are left out of its JSON: a field added later changes no digest."""
 
     source: str  # where the weights come from: a path, or the name of a known source
 
@@ -29,6 +31,10 @@ class BuildPlan(msgspec.Struct, frozen=True):
     digest: str
     commands: tuple[Command, ...]  # run in order; each prints `progress 0.42 text` lines
     output: str  # name of the file or folder the last command makes, inside the staging folder
+    source: str = ""  # absolute path of the weights it reads; their checksum goes into the manifest
+    disk: int = 0  # bytes that staging and fetching may take at most, 0 if unknown
+    licence: str | None = None  # of the weights, as an SPDX name, where it is known beforehand
+    tools: tuple[str, ...] = ()  # distributions that do the work; their versions go into the manifest
 
 
 class ServeOptions(msgspec.Struct, frozen=True):
