@@ -152,7 +152,10 @@ class Connection(asyncio.Protocol):
         return True
 
     def abort(self) -> None:
-        """Close the socket now, whatever is still unsent."""
+        """Close the socket now, whatever is still unsent; whoever still waits is told."""
+        if self.busy and not self.complete and self._error is None:
+            self._error = self._broken("closed on this side")
+            self._wake()
         self.busy = False
         self._disarm()
         if self._transport is not None:
