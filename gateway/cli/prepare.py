@@ -5,7 +5,7 @@ import fcntl
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +35,7 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def alone(lock: Path, what: str) -> Iterator[None]:
+def alone(lock: Path, what: str) -> Generator[None, None, None]:
     """Hold a lock that the system gives back when we end, however we end. Raises InUse."""
     with lock.open("a+") as file:
         try:
@@ -91,7 +91,7 @@ def simulated(settings: Settings) -> Settings:
 
 def _simulated(pool: PoolSettings) -> PoolSettings:
     options: dict[str, Any] = {
-        "dialect": "llamacpp",
+        "dialect": "vllm" if pool.backend_name == "openai" else pool.backend_name,
         "prefill_rate": pool.prefill_rate,
         "decode_rate": pool.decode_rate,
         **(pool.simulated or {}),

@@ -1,7 +1,6 @@
 """`turnout settings`: the effective tree, secrets hidden."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, cast
@@ -9,24 +8,21 @@ from urllib.parse import urlsplit
 
 import click
 
+from gateway.cli.builtin import builtin
+from gateway.cli.options import config_options, load_settings
 from gateway.cli.prepare import tree
 from gateway.cli.toml import dumps
-from gateway.cli.up import effective
-from gateway.settings import SettingsError
 
 SECRET: Final = frozenset({"key", "token", "api_key"})  # names whose value is a secret wherever they stand
 HIDDEN: Final = "(hidden)"
 
 
-@click.command("settings", short_help="Show the effective settings.")
-@click.option("--config", type=click.Path(path_type=Path), help="A TOML file.")
+@click.command(short_help="Show the effective settings.")
+@config_options
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of TOML.")
-def command(config: Path | None, as_json: bool) -> None:  # noqa: FBT001  click calls it by name
+def command(config: Path | None, data: str | None, *, as_json: bool) -> None:
     """Print every setting as `turnout up` would take it: built-in tree, file, environment. Secrets are hidden."""
-    try:
-        shown = hidden(tree(effective(config, environ=os.environ)))
-    except SettingsError as error:
-        raise click.ClickException(str(error)) from error
+    shown = hidden(tree(load_settings(config, data, builtin())))
     click.echo(json.dumps(shown, indent=2, ensure_ascii=False) if as_json else dumps(shown), nl=as_json)
 
 

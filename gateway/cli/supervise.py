@@ -40,6 +40,7 @@ class Supervisor:
     def __init__(self, parts: Sequence[Part], tell: Callable[[str], None]) -> None:
         self._places = tuple(_Place(part) for part in parts)
         self._tell = tell
+        self._stopping = False
         self.failed = asyncio.Event()
 
     def start(self) -> None:
@@ -48,6 +49,7 @@ class Supervisor:
 
     async def stop(self) -> None:
         """The first part leaves, then the next: none loses what it still needs."""
+        self._stopping = True
         for place in self._places:
             place.leave.set()
             if place.keeper is not None:
@@ -55,6 +57,7 @@ class Supervisor:
 
     async def kill(self) -> None:
         """Everything ends now."""
+        self._stopping = True
         for place in self._places:
             place.leave.set()
         for place in self._places:
@@ -64,16 +67,12 @@ class Supervisor:
 
     async def _keep(self, place: _Place) -> None:
         part, failures = place.part, 0
-        while not place.leave.is_set():
+        while not self._stopping:
             began = time.monotonic()
-            async with child(part.argv, part.log) as process:
-                place.process = process
-                ended = await first(process.exited(), place.leave.wait())
-                if place.leave.is_set():
-                    await process.stop(part.grace)
-                    return
-                failures = 1 if time.monotonic() - began > STEADY else failures + 1
-                last = "".join(f"\n    {line[:300]}" for line in process.last_lines())
+            ended, last = await self._run(place)
+            if self._stopping:
+                return
+            failures = 1 if time.monotonic() - began > STEADY else failures + 1
             if failures >= GIVE_UP:
                 self._tell(f"{part.name} {ended}, {failures} times in a row; giving up. Its log: {part.log}{last}")
                 self.failed.set()
@@ -81,3 +80,16 @@ class Supervisor:
             pause = pause_after(failures)
             self._tell(f"{part.name} {ended}; starting it again in {pause:.1f} s. Its log: {part.log}{last}")
             await first(asyncio.sleep(pause), place.leave.wait())
+
+    async def _run(self, place: _Place) -> tuple[str, str]:
+        """One process from its start to its end: how it ended, and its last lines, each on a line of its own."""
+        try:
+            async with child(place.part.argv, place.part.log) as process:
+                place.process = process
+                ended = await first(process.exited(), place.leave.wait())
+                if not isinstance(ended, str):
+                    await process.stop(place.part.grace)
+                    return "was stopped", ""
+                return ended, "".join(f"\n    {line[:300]}" for line in process.last_lines())
+        except OSError as error:
+            return f"cannot be started: {error}", ""

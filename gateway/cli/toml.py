@@ -33,8 +33,10 @@ def _table(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
 
 
 def _tables(value: object) -> bool:
-    several = isinstance(value, Sequence) and not isinstance(value, str) and bool(value)
-    return several and all(isinstance(entry, Mapping) for entry in cast("Sequence[object]", value))
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return False
+    entries = cast("Sequence[object]", value)
+    return bool(entries) and all(isinstance(entry, Mapping) for entry in entries)
 
 
 def _value(value: Any) -> str:
@@ -48,10 +50,10 @@ def _value(value: Any) -> str:
         case int() | float():
             return repr(value)
         case Mapping():
-            inner = (f"{_key(name)} = {_value(below)}" for name, below in value.items() if below is not None)
-            return "{" + ", ".join(inner) + "}"
+            below = cast("Mapping[str, Any]", value)
+            return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in below.items() if v is not None) + "}"
         case Sequence():
-            return "[" + ", ".join(_value(below) for below in value) + "]"
+            return "[" + ", ".join(_value(entry) for entry in cast("Sequence[object]", value)) + "]"
         case _:
             raise TypeError(f"TOML has no form for {type(value).__name__}.")
 

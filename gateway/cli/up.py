@@ -1,7 +1,6 @@
 """`turnout up`: everything on this machine, supervised, until Ctrl-C."""
 
 import asyncio
-import os
 import shutil
 import signal
 import sys
@@ -16,6 +15,7 @@ import msgspec
 from gateway.cli import prepare
 from gateway.cli.banner import banner, base_url
 from gateway.cli.builtin import builtin
+from gateway.cli.options import config_options, fail, load_settings
 from gateway.cli.progress import Ticker, line, outlook
 from gateway.cli.supervise import Part, Supervisor
 from gateway.control.fleet.child import first
@@ -24,51 +24,40 @@ from gateway.db.engine import Database, open_database
 from gateway.db.errors import DatabaseError
 from gateway.db.migrate import migrate
 from gateway.db.repositories import builds, replicas
-from gateway.settings import Settings, SettingsError, load
+from gateway.settings import Settings, SettingsError
 
 LOOK: Final = 0.2  # seconds between looks at how far a start has come
 PATIENCE: Final = 15.0  # seconds that pools in trouble get once all others are ready
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@click.command("up", short_help="Run everything on this machine.")
-@click.option(
-    "--config", type=click.Path(path_type=Path), help="A TOML file; what it says goes over the built-in tree."
-)
-@click.option("--data", help="The folder of weights, database and logs (./.turnout).")
-@click.option("--host", help="The address to serve on (127.0.0.1).")
-@click.option("--port", type=click.IntRange(0, 65535), help="The port to serve on (8000); 0: a free one.")
-@click.option("--simulated", is_flag=True, help="Simulated models: nothing is built, starts in seconds.")
-def command(config: Path | None, data: str | None, host: str | None, port: int | None, simulated: bool) -> None:  # noqa: FBT001  click calls it by name
+@click.command(short_help="Run everything on this machine.")
+@config_options
+@click.option("--host", metavar="ADDRESS", help="The address to serve on.  [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65535), help="The port to serve on; 0: a free one.  [default: 8000]")
+@click.option("--simulated", is_flag=True, help="Simulated models: nothing is built, and it is up in seconds.")
+def command(config: Path | None, data: str | None, host: str | None, port: int | None, *, simulated: bool) -> None:
     """Run gateway, control loop, build worker and engines on this machine, supervised; Ctrl-C stops them all.
 
     Without a configuration it serves two chat models and an embedding model on the CPU, and the routed model `auto`.
     """
+    settings = effective(load_settings(config, data, builtin()), host=host, port=port)
+    settings = prepare.simulated(settings) if simulated else settings
     try:
-        settings = effective(config, data=data, host=host, port=port)
-        settings = prepare.simulated(settings) if simulated else settings
         digests = digests_of(settings.pools)
         prepare.make_folder(settings.folder)
         with prepare.alone(settings.folder / "lock", "Turnout"):
             code = asyncio.run(_up(settings, digests))
     except (SettingsError, prepare.InUse, DatabaseError) as error:
-        raise click.ClickException(str(error)) from error
+        fail(str(error))
     sys.exit(code)
 
 
-def effective(
-    config: Path | None,
-    *,
-    data: str | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    environ: Mapping[str, str] = os.environ,
-) -> Settings:
-    """The built-in tree, the file, the environment, then the command's own options. Raises SettingsError."""
-    settings = load(config, environ, builtin=builtin())
+def effective(settings: Settings, *, host: str | None, port: int | None) -> Settings:
+    """The settings with the command's own options over them, and the data folder as a whole path."""
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     face = msgspec.structs.replace(settings.gateway, **given)
-    return msgspec.structs.replace(settings, data=str(Path(data or settings.data).expanduser().resolve()), gateway=face)
+    return msgspec.structs.replace(settings, data=str(settings.folder), gateway=face)
 
 
 async def _up(settings: Settings, digests: Mapping[str, str]) -> int:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -96,7 +96,9 @@ class Child:
 
 
 @asynccontextmanager
-async def child(argv: Sequence[str], log: Path, environ: Mapping[str, str] | None = None) -> AsyncIterator[Child]:
+async def child(
+    argv: Sequence[str], log: Path, environ: Mapping[str, str] | None = None
+) -> AsyncGenerator[Child, None]:
     """A child that is gone when the context is left: leaving it while it runs kills it."""
     process = await Child.start(argv, log, environ)
     try:

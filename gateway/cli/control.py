@@ -1,0 +1,124 @@
+"""`turnout control`: the control loop alone."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import click
+
+from backends.registry import create
+from backends.transport import Upstream
+from backends.types import Access, Replica
+from backends.wire import WireUpstream
+from gateway.cli.options import config_options, fail, load_settings
+from gateway.cli.prepare import InUse, alone, make_folder
+from gateway.control.autoscale.loop import Scaler, limits_of
+from gateway.control.beside import Pace
+from gateway.control.fleet.local import LocalFleet
+from gateway.control.fleet.static import StaticFleet
+from gateway.control.loop import ControlLoop
+from gateway.control.supply import Artefacts
+from gateway.control.watch import Watch, model_of
+from gateway.db.engine import open_database
+from gateway.db.errors import DatabaseError
+from gateway.db.migrate import migrate
+from gateway.settings import Settings, SettingsError, secret
+from gateway.worker import sender
+from telemetry.logs import json_logs
+
+ASK_TIMEOUT: Final = 5.0  # seconds for a server's /v1/models
+
+
+@click.command(short_help="Run the control loop alone.")
+@config_options
+@click.option("--watch-stdin", is_flag=True, help="Leave when standard input ends: whoever started this is gone.")
+def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None:
+    """Run replicas, probe and scale them, and tell gateways of them, until SIGTERM or Ctrl-C.
+
+    Then its replicas finish what they do and are stopped. A second signal does not wait for them.
+    """
+    settings = load_settings(config, data)
+    with json_logs(settings.telemetry.log_level, sys.stderr):
+        try:
+            make_folder(settings.folder)
+            with alone(settings.folder / "control.lock", "A control loop"):
+                asyncio.run(_control(settings, watch_stdin=watch_stdin))
+        except (SettingsError, DatabaseError, InUse) as error:
+            fail(str(error))
+
+
+async def _control(settings: Settings, *, watch_stdin: bool) -> None:
+    pace = Pace()
+    _leave_when_told(pace, watch_stdin=watch_stdin)
+    await migrate(settings.database_url)
+    async with AsyncExitStack() as stack:
+        db = await stack.enter_async_context(open_database(settings.database_url))
+        upstream = WireUpstream()
+        stack.push_async_callback(upstream.aclose)
+        settle = 2 * settings.control.poll_interval + settings.control.interval
+        local = LocalFleet(settings.folder / "logs", settle=settle, changed=pace.hurry)
+        watch = _watch(settings, upstream, pace)
+        loop = ControlLoop(
+            settings,
+            db,
+            local=local,
+            static=StaticFleet({name: entry.urls for name, entry in settings.pools.items()}),
+            watch=watch,
+            scaler=Scaler({name: limits_of(entry) for name, entry in settings.pools.items() if entry.ours}),
+            supply=Artefacts(settings, db, sender(settings)),
+            pace=pace,
+            clock=time.time,
+        )
+        await loop.begin()
+        async with local, watch:
+            await loop.run()
+            await loop.end(settle)
+
+
+def _watch(settings: Settings, upstream: Upstream, pace: Pace) -> Watch:
+    return Watch(
+        settings.pools,
+        {
+            name: Access(secret(entry.key, entry.key_env, entry.key_file), entry.ca)
+            for name, entry in settings.pools.items()
+        },
+        create(upstream),
+        ask_model=partial(_ask_model, upstream),
+        interval=settings.control.probe_interval,
+        changed=pace.hurry,
+        clock=time.time,
+    )
+
+
+async def _ask_model(upstream: Upstream, replica: Replica) -> str:
+    document = await upstream.get(f"{replica.url}/v1/models", {}, access=replica.access, timeout=ASK_TIMEOUT)
+    return model_of(document.body)
+
+
+def _leave_when_told(pace: Pace, *, watch_stdin: bool) -> None:
+    """The first signal, or the end of standard input, ends the loop in order; a second signal ends the process.
+
+    Replicas then see the end of their own standard input.
+    """
+    loop = asyncio.get_running_loop()
+
+    def told() -> None:
+        if pace.stopped:
+            os._exit(1)
+        pace.stop()
+
+    def read() -> None:
+        if not os.read(0, 4096):
+            loop.remove_reader(0)
+            pace.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told)
+    if watch_stdin:
+        loop.add_reader(0, read)
