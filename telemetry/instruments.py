@@ -9,6 +9,7 @@ from telemetry.record import RequestRecord
 
 MODELS = 100  # names that a client may make up: more of them share one label value
 CALLERS = 400
+ERRORS = 60  # codes; a model server's own are among them
 KINDS = 4096  # kinds of request whose cells are kept at hand
 
 Read = Callable[[], Mapping[Labels, float]]
@@ -25,6 +26,7 @@ class Instruments:
         self._kinds: dict[tuple[str | int, ...], _Kind] = {}
         self._models: set[str] = set()
         self._callers: set[str] = set()
+        self._errors: set[str] = set()
 
     def request(self, record: RequestRecord) -> None:
         """Count one finished request. Costs a few microseconds: benchmarks/telemetry_cost.py."""
@@ -99,17 +101,21 @@ class Instruments:
     def _kind(self, record: RequestRecord) -> "_Kind":
         unknown = record.error == "model_not_found"
         model = names.OTHER if unknown else _bounded(self._models, record.model, MODELS)
-        return _Kind(self, record, model, _bounded(self._callers, record.caller, CALLERS))
+        caller = _bounded(self._callers, record.caller, CALLERS)
+        error = ""
+        if record.outcome in ("error", "interrupted"):
+            error = _bounded(self._errors, record.error, ERRORS) or names.OTHER
+        return _Kind(self, record, (model, caller, error))
 
 
 class _Kind:
     """The cells that requests of one kind are counted in: looked up once, added to ever after."""
 
-    def __init__(self, to: Instruments, record: RequestRecord, model: str, caller: str) -> None:
+    def __init__(self, to: Instruments, record: RequestRecord, bounded: tuple[str, str, str]) -> None:
+        model, caller, error = bounded
         operation = names.OPERATIONS.get(record.operation, record.operation)
         gen_ai = (operation, names.PROVIDER, model, record.pool)
-        failed = record.outcome in ("error", "interrupted")
-        self.duration = to.buckets(names.REQUEST_DURATION, *gen_ai, (record.error or names.OTHER) if failed else "")
+        self.duration = to.buckets(names.REQUEST_DURATION, *gen_ai, error)
         self.requests = to.number(names.REQUESTS, operation, record.pool, caller, record.outcome, str(record.status))
         self.routed = _Routed(to, record, gen_ai, caller) if record.pool else None
 

@@ -67,7 +67,7 @@ def span_processor(endpoint: str) -> Generator[BatchSpanProcessor]:
 @contextmanager
 def pushing(instruments: Instruments, endpoint: str, interval: float, resource: Resource, now: Now) -> Generator[None]:
     """Push all metrics every `interval` seconds, and once more at the end."""
-    exporter: Exports = OTLPMetricExporter(endpoint=_path(endpoint, "metrics"), timeout=TIMEOUT)
+    exporter = _metric_exporter(endpoint)
     started = now()
     done = threading.Event()
 
@@ -86,6 +86,10 @@ def pushing(instruments: Instruments, endpoint: str, interval: float, resource: 
         done.set()
         thread.join(PATIENCE)
         exporter.shutdown()
+
+
+def _metric_exporter(endpoint: str) -> Exports:
+    return OTLPMetricExporter(endpoint=_path(endpoint, "metrics"), timeout=TIMEOUT)
 
 
 def _export(exporter: Exports, instruments: Instruments, resource: Resource, started: float, now: float) -> None:

@@ -138,16 +138,12 @@ def bin_of(seconds: float) -> int:
 
 
 def quantile(bins: Counts, share: float) -> float | None:
-    """The time that `share` of the values do not exceed; None without values. Geometric within a bin."""
+    """The time that `share` of the values do not exceed: the middle of its bin. None without values."""
     below = np.cumsum(bins)
-    total = float(below[-1])
-    if total <= 0:
+    if below[-1] <= 0:
         return None
-    wanted = share * total
-    index = int(np.searchsorted(below, wanted))
-    before = float(below[index - 1]) if index else 0.0
-    inside = (wanted - before) / float(bins[index]) if bins[index] else 0.0
-    return exp(_OFFSET + (index + min(max(inside, 0.0), 1.0)) / _SCALE)
+    index = int(np.searchsorted(below, share * float(below[-1])))
+    return exp(_OFFSET + (index + 0.5) / _SCALE)
 
 
 def _rates(counts: Counts, elapsed: float) -> Rates:
