@@ -160,7 +160,7 @@ class _Routed:
             self.per.observe(record.tpot)
         if record.prompt_tokens > 0:
             self._tokens(record)
-        if record.prompt_bytes > 0:
+        if record.sent_bytes > 0:  # it got as far as a replica
             self.hit.observe(record.prefix_hit)
             self.before.value += record.prompt_bytes
             if record.sent_bytes < record.prompt_bytes:

@@ -55,9 +55,10 @@ class Trace:
         return headers
 
     def failed(self, error: str) -> None:
-        """The attempt that runs has failed, for this reason (a code, no text from the client)."""
-        self.attempts[-1].ended = self._clock()
-        self.attempts[-1].error = error
+        """The attempt that runs, if one does, has failed: `error` is a code, no text from the client."""
+        if self.attempts and self.attempts[-1].ended is None:
+            self.attempts[-1].ended = self._clock()
+            self.attempts[-1].error = error
 
     @property
     def traceparent(self) -> str:

@@ -135,6 +135,17 @@ def test_what_was_not_measured_is_not_observed():
     assert observed(instruments, names.TOKEN_USAGE, **output) == (0, 0)
 
 
+def test_a_prompt_that_was_never_sent_was_not_compressed():
+    instruments = Instruments()
+    instruments.request(
+        a_record(status=503, outcome="error", error="queue_full", sent_bytes=0, prompt_tokens=0, ttft=None)
+    )
+    assert [value for _, value in values(instruments, names.COMPRESSION_INPUT)] == [0]
+    assert [value for _, value in values(instruments, names.COMPRESSION_REMOVED)] == [0]
+    assert [sum(counts) for _, counts in values(instruments, names.PREFIX_HIT)] == [0]
+    assert [sum(counts) for _, counts in values(instruments, names.QUEUE_WAIT)] == [1]
+
+
 def test_the_operations_have_the_conventions_names():
     instruments = Instruments()
     for operation in ("chat", "completions", "embeddings"):

@@ -194,6 +194,19 @@ def test_each_attempt_has_an_id_of_its_own_that_the_engine_sees():
     assert trace.traceparent == f"00-{TRACE}-{spans[-1].context.span_id:016x}-01"
 
 
+def test_a_failure_is_told_of_the_attempt_that_runs():
+    spans, clock = Spans(), Clock(100.0)
+    tracer = a_tracer(spans, clock=clock)
+    trace = tracer.begin(SAMPLED)
+    trace.failed("before any attempt")
+    trace.attempt("small-0")
+    trace.failed("Unreachable")
+    clock.at += 1
+    trace.failed("told twice")
+    [attempt] = trace.attempts
+    assert (attempt.error, attempt.ended) == ("Unreachable", 100.0)
+
+
 @pytest.mark.parametrize(
     ("changes", "status", "description"),
     [
