@@ -4,7 +4,9 @@ import asyncio
 import importlib.util
 import logging
 import os
+import signal
 import threading
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,16 +15,17 @@ from typing import Any, Final, cast
 
 import msgspec
 from celery import Celery, signals
+from celery.platforms import SecurityWarning
 from kombu.exceptions import KombuError
 from kombu.exceptions import OperationalError as Unreachable
 
 from gateway.control.builds import Builder, QueueUnreachable, Work, recover
+from gateway.control.engine_build import engine_build
 from gateway.control.owner import this_process
 from gateway.db.engine import open_database
 from gateway.settings import Settings, SettingsError
 
 TASK: Final = "turnout.build"
-QUEUE: Final = "turnout"
 PATIENCE: Final = 2.0  # seconds between tries to reach the broker at the start
 LATER: Final = 15.0  # seconds until another look at a build that another host holds
 
@@ -67,8 +70,6 @@ class Folders(msgspec.Struct, frozen=True):
 def create_celery(settings: Settings, work: Work | None = None, stopping: Callable[[], bool] = lambda: False) -> Celery:
     """The application, with its one task. `work` makes the artefact; None: the engines do. Raises SettingsError."""
     app = _application(settings)
-    from gateway.control.engine_build import engine_build
-
     making = work or engine_build(settings.folder)
 
     post = _post(app, _folders(settings))
@@ -107,19 +108,31 @@ def run_worker(settings: Settings, work: Work | None = None) -> int:
     def keep_logging(**_: object) -> None:
         """Celery sets logging up unless somebody else says that it is done."""
 
+    def ready(**_: object) -> None:
+        # Celery would start itself anew when its terminal goes away.
+        signal.signal(signal.SIGHUP, _hang_up)
+        logging.getLogger("turnout.worker").info("ready: builds are taken from %s", settings.broker.queue)
+
+    _on(signals.worker_ready, ready)
     _on(signals.worker_shutting_down, leave)
     _on(signals.setup_logging, keep_logging)
+    # It warns of root because of pickle, which we do not accept.
+    warnings.filterwarnings("ignore", category=SecurityWarning)
     app: Any = create_celery(settings, work, leaving.is_set)
     asyncio.run(_recover(settings))
     worker = app.Worker(
         pool="solo", hostname=f"turnout-{os.getpid()}@%h", without_gossip=True, without_mingle=True, quiet=True
     )
     worker.start()
-    return int(worker.exitcode or 0)
+    return 0 if leaving.is_set() else int(worker.exitcode or 0)
 
 
-def _on(signal: Any, receiver: Callable[..., None]) -> None:
-    signal.connect(receiver, weak=False)
+def _on(event: Any, receiver: Callable[..., None]) -> None:
+    event.connect(receiver, weak=False)
+
+
+def _hang_up(_number: int, _frame: object) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def _build(settings: Settings, work: Work, digest: str, stopping: Callable[[], bool]) -> str:
@@ -200,7 +213,7 @@ def _options(settings: Settings) -> dict[str, object]:
         "broker_connection_timeout": 4.0,
         # The only thread is busy while it builds and could not answer.
         "broker_heartbeat": 0,
-        "task_default_queue": QUEUE,
+        "task_default_queue": settings.broker.queue,
         "task_acks_late": True,
         "task_ignore_result": True,
         "task_serializer": "json",
