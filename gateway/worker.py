@@ -71,13 +71,16 @@ def create_celery(settings: Settings, work: Work | None = None, stopping: Callab
     """The application, with its one task. `work` makes the artefact; None: the engines do. Raises SettingsError."""
     app = _application(settings)
     making = work or engine_build(settings.folder)
-
     post = _post(app, _folders(settings))
 
     def build(digest: str) -> None:
-        ended = asyncio.run(_build(settings, making, digest, stopping))
-        if ended in ("later", "put back"):
-            post(digest, LATER if ended == "later" else None)
+        match asyncio.run(_build(settings, making, digest, stopping)):
+            case "later":
+                post(digest, LATER)
+            case "put back":
+                post(digest, None)
+            case _:
+                pass
 
     app.task(build, name=TASK)
     return cast("Celery", app)

@@ -12,19 +12,21 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import kombu
 import pytest
 
 from gateway.control.builds import QueueUnreachable, request_build, watch
 from gateway.db.engine import Database, open_database
 from gateway.db.migrate import migrate
 from gateway.db.repositories import artefacts, builds
-from gateway.db.rows import BuildRow
+from gateway.db.rows import ArtefactRow, BuildRow
 from gateway.settings import Settings, load
 from gateway.worker import Folders, sender
 from tests.support.worker_process import PretendRecipe
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 40.0
+RABBIT = "amqp://guest:guest@127.0.0.1:5672//"
 
 
 def _reachable(port: int) -> bool:
@@ -34,22 +36,23 @@ def _reachable(port: int) -> bool:
 
 
 @pytest.fixture(params=["filesystem", pytest.param("amqp", marks=pytest.mark.service)])
-def config(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A configuration file; each test on RabbitMQ has a virtual queue name of its own by its data folder."""
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A configuration file; each test on RabbitMQ has a queue of its own."""
+    queue = f"turnout-test-{uuid.uuid4().hex}"
     lines = [f'data = "{tmp_path}"']
     if request.param == "amqp":
         if not _reachable(5672):
             if os.environ.get("TURNOUT_REQUIRE_ALL"):
                 pytest.fail("RabbitMQ is not there")
             pytest.skip("RabbitMQ is not there")
-        lines += [
-            "[broker]",
-            'url = "amqp://guest:guest@127.0.0.1:5672//"',
-            f'queue = "turnout-test-{uuid.uuid4().hex}"',
-        ]
+        lines += ["[broker]", f'url = "{RABBIT}"', f'queue = "{queue}"']
     path = tmp_path / "turnout.toml"
     path.write_text("\n".join(lines))
-    return path
+    yield path
+    if request.param == "amqp":
+        with kombu.Connection(RABBIT) as connection, connection.channel() as channel:
+            channel.queue_delete(queue)
+            channel.exchange_delete(queue)
 
 
 @pytest.fixture
@@ -102,6 +105,10 @@ async def begun(db: Database, digest: str) -> BuildRow:
     raise AssertionError("it ended before it was seen running")
 
 
+def content(made: ArtefactRow) -> str:
+    return Path(made.file).read_text()
+
+
 def attempts(row: BuildRow) -> int:
     return len(Path(row.log).read_text().splitlines())
 
@@ -123,7 +130,7 @@ async def test_a_build_is_done_once_and_tells_its_progress(config: Path, setting
         assert any(0 < share < 1 for share in shares)
         made = await artefacts.get(db, recipe.digest)
         assert made is not None
-        assert Path(made.file).read_text() == "a"
+        assert content(made) == "a"
         # Asked again, it stays done; another recipe goes through the same worker.
         assert (await ask(db, settings, recipe)).state == "done"
         other = PretendRecipe(source="b", failure="no such weights")
