@@ -93,7 +93,7 @@ KINDS: Final[Mapping[str, tuple[int, str, str, str, str]]] = {
     "key": (401, "Unauthorized", "authentication", "Unauthorized", "authentication_error"),
     "not_found": (404, "NotFoundError", "not_found", "NotFoundError", "not_found_error"),
     "model": (404, "NotFoundError", "not_found", "NotFoundError", "not_found_error"),
-    "unsupported": (501, "NotImplementedError", "validation", "NotImplementedError", "not_supported_error"),
+    "unsupported": (501, "BadRequestError", "validation", "BadRequestError", "not_supported_error"),
     "overloaded": (503, "ServiceUnavailableError", "overloaded", "ServiceUnavailableError", "unavailable_error"),
     "loading": (503, "ServiceUnavailableError", "healthcheck", "ServiceUnavailableError", "unavailable_error"),
     "internal": (500, "InternalServerError", "generation", "InternalServerError", "server_error"),

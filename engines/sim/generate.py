@@ -32,7 +32,8 @@ async def embeddings(machine: Machine, request: Request, wire: Wire) -> None:
     with _noted(machine, request, wire):
         body = asking.decode(request.body)
         if not machine.options.embeddings:
-            raise Refused("unsupported", "This server does not support embeddings. Start it with `--embeddings`")
+            kind = "unsupported" if machine.dialect.name == "llamacpp" else "invalid"
+            raise Refused(kind, "This server does not support embeddings. Start it with `--embeddings`")
         faults = machine.faults_of(request, body)
         deliver.prepare(wire, faults)
         if not await deliver.strike_early(wire, faults):

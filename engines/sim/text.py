@@ -31,7 +31,7 @@ _PLAIN = tuple(
     work
     """.split()  # noqa: SIM905  readable
 )
-_ACCENTED = ("né", "où", "你", "ça", "été", "à", "好", "né")
+_ACCENTED = ("né", "où", "你", "ça", "thé", "là", "好", "dû")
 
 
 def tokenize(text: str) -> Tokens:

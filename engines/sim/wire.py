@@ -61,22 +61,19 @@ class Wire:
 
     async def flush(self) -> None:
         """Send the head without waiting for the body."""
-        await self._write(b"")
+        await self._write()
 
     async def send(self, data: bytes) -> None:
         if self._squeeze is not None:
             data = self._squeeze.compress(data) + self._squeeze.flush(zlib.Z_SYNC_FLUSH)
-        if data and self._chunked and not (self.bytewise or self.mid_codepoint):
-            data = b"%x\r\n%b\r\n" % (len(data), data)
-        await self._write(data)
+        pieces = _cut(data, bytewise=self.bytewise) if self.bytewise or self.mid_codepoint else [data]
+        await self._write(*(_chunk(piece) if self._chunked else piece for piece in pieces if piece))
 
     async def end(self, *, close: bool = False) -> None:
         """The answer is complete; `close`: so is the connection, whatever the head said."""
-        tail = b""
-        if self._squeeze is not None:
-            rest = self._squeeze.flush()
-            tail = b"%x\r\n%b\r\n" % (len(rest), rest)
-        await self._write(tail + b"0\r\n\r\n" if self._chunked else b"", plain=True)
+        rest = self._squeeze.flush() if self._squeeze is not None else b""
+        tail = b"0\r\n\r\n" if self._chunked else b""
+        await self._write((_chunk(rest) if rest else b"") + tail)
         if close or not self._keep_alive:
             self._transport.close()
 
@@ -90,22 +87,22 @@ class Wire:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
-    async def _write(self, data: bytes, *, plain: bool = False) -> None:
-        if self._transport.is_closing():
-            raise ConnectionResetError("The client has gone.")
+    async def _write(self, *pieces: bytes) -> None:
+        """Each piece in a write of its own; the head, where it is still due, before the first."""
         head, self._head = self._head, b""
-        pieces = [data] if plain or not (self.bytewise or self.mid_codepoint) else _cut(data, bytewise=self.bytewise)
-        if len(pieces) <= 1 or plain:
-            if head or data:
-                self._transport.write(head + data)
-        else:
-            self._transport.write(head)
-            for piece in pieces:
-                self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked else piece)
+        for piece in pieces or (b"",):
+            if self._transport.is_closing():
+                raise ConnectionResetError("The client has gone.")
+            if head or piece:
+                self._transport.write(head + piece)
+            head = b""
+            if len(pieces) > 1:
                 await asyncio.sleep(0)
-                if self._transport.is_closing():
-                    raise ConnectionResetError("The client has gone.")
         await self._writable.wait()
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _reason(status: int) -> str:
