@@ -7,6 +7,7 @@ import msgspec
 from litestar import Request, get
 from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
 
 from gateway.serve.authenticate import authenticate
 from gateway.serve.catalog import Caller, Catalog
@@ -35,7 +36,7 @@ def model_routes(catalog: Callable[[], Catalog]) -> list[HTTPRouteHandler]:
         return Models([Model(name) for name in _names(now, caller)])
 
     @get("/v1/models/{name:str}", summary="One model", sync_to_thread=False)
-    def model(request: Request[Any, Any, State], name: str) -> Model:
+    def model(request: Request[Any, Any, State], name: FromPath[str]) -> Model:
         now = catalog()
         caller = authenticate(now, request.headers.get("authorization"))
         if name not in set(_names(now, caller)):

@@ -58,9 +58,13 @@ async def _stream(reply: Reply, trail: Trail, send: Send) -> None:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
     except Interrupted as error:
         _log.warning("request %s: %s", trail.id, error)
-        farewell = b"data: " + msgspec.json.encode(StreamIncomplete(_BROKE_OFF).body) + b"\n\n"
-        await send({"type": "http.response.body", "body": farewell, "more_body": True})
+        if not error.told:  # else the server's own error event has gone out already
+            await send({"type": "http.response.body", "body": _farewell(), "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _farewell() -> bytes:
+    return b"data: " + msgspec.json.encode(StreamIncomplete(_BROKE_OFF).body) + b"\n\n"
 
 
 async def send_error(error: GatewayError, headers: Iterable[tuple[bytes, bytes]], send: Send) -> None:

@@ -10,7 +10,7 @@ from litestar import MediaType, Request, Response, Router, asgi, get, post
 from litestar.datastructures import CacheControlHeader, Cookie, State
 from litestar.enums import RequestEncodingType
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Body
+from litestar.params import Body, FromQuery
 from litestar.response import Redirect, Stream
 from litestar.static_files import create_static_files_router
 from litestar.types import ASGIApp, Receive, Scope, Send
@@ -100,7 +100,7 @@ def console_routes(console: Console) -> list[Any]:
 
 def _pages(console: Console) -> list[HTTPRouteHandler]:
     @get("/console", include_in_schema=False, sync_to_thread=False)
-    def overview(request: _Request, token: str | None = None) -> Response[Any]:
+    def overview(request: _Request, token: FromQuery[str | None] = None) -> Response[Any]:
         if token is not None and console.door.opens(token):
             return console.let_in(request)  # and out of the address bar
         if not console.knows(request):
