@@ -1,21 +1,26 @@
 """What an engine build is made from, and what it will do. A recipe is data: hash it, store it, show it, replay it."""
 
 import hashlib
+from typing import Any
 
 import msgspec
 
 
-class Recipe(
-    msgspec.Struct, frozen=True, kw_only=True, tag_field="engine", forbid_unknown_fields=True, omit_defaults=True
-):
-    """The part every engine shares. Defaults are left out of its JSON: a field added later changes no digest."""
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, tag_field="engine", forbid_unknown_fields=True):
+    """The part every engine shares."""
 
     source: str  # where the weights come from: a path, or the name of a known source
 
     @property
     def digest(self) -> str:
-        """Same recipe, same digest: the artefact's name and the lock around its build."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
+        """Same recipe, same digest: the artefact's name and the lock around its build.
+
+        What has its default does not count, so that a field added later throws no artefact away.
+        """
+        defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
+        tree: dict[str, Any] = msgspec.to_builtins(self)
+        said = {name: value for name, value in tree.items() if name not in defaults or value != defaults[name]}
+        return hashlib.sha256(msgspec.json.encode(said, order="sorted")).hexdigest()[:16]
 
 
 class Command(msgspec.Struct, frozen=True):

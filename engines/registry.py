@@ -27,7 +27,7 @@ def decode_recipe(data: Mapping[str, Any] | bytes) -> AnyRecipe:
     try:
         tree = msgspec.json.decode(data, type=dict[str, Any]) if isinstance(data, bytes) else dict(data)
         engine = tree.get("engine")
-        if engine not in _SERVE:
+        if not isinstance(engine, str) or engine not in _SERVE:
             raise RecipeError(f"There is no engine {engine!r} - at `$.engine`; known: {', '.join(_SERVE)}.")
         return msgspec.convert(tree, AnyRecipe)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -35,7 +35,7 @@ def decode_recipe(data: Mapping[str, Any] | bytes) -> AnyRecipe:
 
 
 def encode_recipe(recipe: AnyRecipe) -> dict[str, Any]:
-    """What decode_recipe takes; defaults are left out."""
+    """What decode_recipe takes, with every default written out."""
     return dict(msgspec.to_builtins(recipe))
 
 
