@@ -1,0 +1,108 @@
+"""The classifier as data: plain arrays, and the arithmetic that training and scoring share."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import log
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from classifier.features import Text
+
+Floats = NDArray[np.float64]
+
+LEAVES: Final = 16
+"""Most leaves of a tree: a set of leaves is one 16-bit word."""
+
+SMALL, GAIN = 0, 1
+"""Outputs of the forest: log odds that the small model is acceptable, and how much the large one adds."""
+
+
+class Vocabulary(msgspec.Struct, frozen=True):
+    """TF-IDF of words, projected to a few dimensions (latent semantic analysis).
+
+    `index`: word -> row. `idf`: (words,). `directions`: (words, dimensions).
+    """
+
+    index: Mapping[bytes, int]
+    idf: Floats
+    directions: NDArray[np.float32]
+
+    def project(self, words: Sequence[bytes]) -> Floats:
+        """Shape (dimensions,). Term weight (1 + log count) x idf, scaled to length 1; unknown words are left out."""
+        index = self.index
+        known = {row: count for word, count in Counter(words).items() if (row := index.get(word)) is not None}
+        if not known:
+            return np.zeros(self.directions.shape[1])
+        rows = np.fromiter(known, dtype=np.intp, count=len(known))
+        weights = np.log(np.fromiter(known.values(), dtype=np.float64, count=len(known)))
+        weights += 1.0
+        weights *= self.idf[rows]
+        weights /= np.sqrt(weights @ weights)
+        return (weights.astype(np.float32) @ self.directions[rows]).astype(np.float64)
+
+
+class Forest(msgspec.Struct, frozen=True):
+    """Boosted trees of at most 16 leaves for several outputs, evaluated all at once.
+
+    A tree's leaves are numbered from left to right. Every inner node whose test `x[feature] <= threshold` fails
+    rules out the leaves on its left; the first leaf that no node rules out is the answer (the idea of QuickScorer,
+    Lucchese et al., SIGIR 2015). Shapes, for n trees of each of k outputs, trees of one output side by side:
+    `feature`, `threshold`, `keeps`: (15, k x n); `values`: (k x n, 16); `base`: (k,).
+    """
+
+    feature: NDArray[np.int16]
+    threshold: Floats
+    keeps: NDArray[np.uint16]
+    values: Floats
+    base: Floats
+
+    def evaluate(self, x: Floats) -> Floats:
+        """The raw outputs, shape (k,), for the features x of one prompt."""
+        left = x[self.feature] <= self.threshold
+        alive = np.bitwise_and.reduce(np.where(left, np.uint16(0xFFFF), self.keeps), axis=0)
+        first = np.bitwise_count(~alive & (alive - np.uint16(1)))  # number of zeros below the lowest one
+        trees = len(self.values)
+        chosen = self.values.ravel()[np.arange(0, trees * LEAVES, LEAVES) + first]
+        return self.base + chosen.reshape(len(self.base), -1).sum(axis=1)
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A straight line: what calibrates one output."""
+
+    slope: float = 1.0
+    offset: float = 0.0
+
+    def at(self, raw: float) -> float:
+        return self.slope * raw + self.offset
+
+
+class Model(msgspec.Struct, frozen=True):
+    """Everything that is learned. `small` calibrates log odds, `gain` the expected difference of the two scores."""
+
+    vocabulary: Vocabulary
+    forest: Forest
+    small: Line = Line()
+    gain: Line = Line()
+
+    def features(self, text: Text) -> Floats:
+        """Projected words, then the hand features: shape (dimensions + hand,)."""
+        return np.concatenate((self.vocabulary.project(text.words), text.hand))
+
+    def probabilities(self, text: Text) -> tuple[float, float]:
+        """P(small acceptable), P(large acceptable)."""
+        raw = self.forest.evaluate(self.features(text))
+        small = float(sigmoid(self.small.at(float(raw[SMALL]))))
+        return small, min(1.0, max(0.0, small + self.gain.at(float(raw[GAIN]))))
+
+
+def sigmoid(log_odds: float) -> float:
+    """From log odds to a probability; far out it is exactly 0 or 1 rather than an overflow."""
+    bounded = min(700.0, max(-700.0, log_odds))
+    return float(1.0 / (1.0 + np.exp(-bounded)))
+
+
+def log_odds(probability: float) -> float:
+    return log(probability / (1.0 - probability))
