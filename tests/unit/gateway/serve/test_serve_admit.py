@@ -1,7 +1,7 @@
 from contextlib import ExitStack
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.serve.admit import GRAIN, MINUTE, Admission, Window
@@ -208,7 +208,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(steps, st.integers(1, 6), st.integers(1, 100), st.integers(1, 4))
 def test_no_minute_ever_holds_more_than_the_limits(script, requests, tokens, at_once):
     """Whatever comes when: in any 60 seconds, requests admitted and tokens settled or reserved stay within."""

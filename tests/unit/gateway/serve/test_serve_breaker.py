@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.types import Replica, ReplicaId
@@ -174,7 +174,6 @@ events = st.lists(
 )
 
 
-@settings(max_examples=150)
 @given(events)
 def test_whatever_happens_nobody_is_held_back_for_ever(script):
     clock = Clock()

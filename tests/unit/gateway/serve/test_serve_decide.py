@@ -1,4 +1,4 @@
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from backends.types import Load, Replica, ReplicaId
@@ -191,7 +191,6 @@ def test_ties_go_by_requests_then_name_then_form():
     assert [name(plan) for plan in decide(known, [SMALL], live, 1.0)] == ["s1", "s2", "s0"]
 
 
-@settings(max_examples=50)
 @given(facts, lives(), worths)
 def test_the_terms_shown_are_the_cost(known, live, worth):
     for plan in decide(known, POOLS, live, worth):

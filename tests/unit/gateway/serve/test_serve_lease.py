@@ -1,7 +1,7 @@
 from contextlib import ExitStack
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -95,6 +95,7 @@ class Leases(RuleBasedStateMachine):
 
 
 TestLeases = Leases.TestCase
+TestLeases.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c"]), max_size=20))

@@ -1,7 +1,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
@@ -116,7 +116,6 @@ def test_a_prompt_longer_than_the_bound_keeps_its_start():
     assert index.hits([A], chain) == {"a": 1280}
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 8)), max_size=40), st.integers(1, 30))
 def test_what_is_held_is_always_a_run_from_the_start(script, bound):
     """So that halving finds it: no block outlives the one before it, whatever was recorded and evicted."""

@@ -233,7 +233,7 @@ def sent(conversation: list, writer: dict) -> bytes:
     return lossless(body) or body.prompt_text
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(conversations, st.data(), writers)
 def test_what_was_sent_once_is_sent_the_same_again(conversation, data, writer):
     """compress(m[:n]) is a prefix of compress(m[:n+1]): in every message, and in the bytes before the last bracket."""
@@ -244,7 +244,7 @@ def test_what_was_sent_once_is_sent_the_same_again(conversation, data, writer):
         assert whole.startswith(start.rstrip()[:-1].rstrip())
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(conversations, writers)
 def test_the_same_in_the_same_out_and_nothing_left_to_do(conversation, writer):
     once = sent(conversation, writer)
@@ -253,7 +253,7 @@ def test_the_same_in_the_same_out_and_nothing_left_to_do(conversation, writer):
     assert lossless(again) is None
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(conversations, writers)
 def test_what_it_may_not_touch_it_does_not_and_the_rest_says_the_same(conversation, writer):
     new = json.loads(sent(conversation, writer))
@@ -286,7 +286,6 @@ def _same(role: str, was: str | None, now: str | None) -> None:
         assert json.loads(now) == meant
 
 
-@settings(max_examples=100)
 @given(conversations)
 def test_what_is_gained_is_what_is_reported(conversation):
     body = parse(conversation)
