@@ -23,7 +23,9 @@ class Connection(asyncio.Protocol):
         "_chunks",
         "_deadline",
         "_dry",
+        "_end",
         "_error",
+        "_fresh",
         "_head",
         "_held",
         "_idle_timeout",
@@ -46,6 +48,7 @@ class Connection(asyncio.Protocol):
         "complete",
         "headers",
         "idle_since",
+        "on_body",
         "received",
         "size",
         "status",
@@ -55,6 +58,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, target: str, lost: Callable[["Connection"], None]) -> None:
         self._loop = loop
         self._lost = lost
+        self._fresh: list[bytes] = []  # body pieces of the read being parsed
+        self.on_body = self._fresh.append  # a bound C method: a stream has one call for each of its chunks
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -71,6 +76,7 @@ class Connection(asyncio.Protocol):
     def _reset(self) -> None:
         self._chunks: list[bytes] = []
         self._held = 0  # bytes in _chunks
+        self._end: int | None = None  # how many of _fresh are this answer's: set where it ends
         self._head: list[tuple[bytes, bytes]] = []
         self._error: BackendError | None = None
         self._dry = 0
@@ -230,16 +236,12 @@ class Connection(asyncio.Protocol):
             return
         self.received = True
         before = self.size
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._fail(self._broken("switched protocols unasked"))
+        fault = self._parse(data)
+        if self._fresh:
+            self._collect()
+        if fault:
+            self._fail(self._broken(fault))
             return
-        except httptools.HttpParserError as error:
-            if not self.complete:
-                self._fail(self._broken(f"sent malformed HTTP ({error})"))
-                return
-            self._surplus = True
         self._dry = self._dry + len(data) if self.size == before else 0
         if self._dry > HEAD_LIMIT and not self.complete:
             self._fail(self._broken(f"sent over {HEAD_LIMIT} bytes of headers"))
@@ -248,6 +250,30 @@ class Connection(asyncio.Protocol):
             cast("asyncio.Transport", self._transport).pause_reading()
         if self.status:
             self._wake()
+
+    def _parse(self, data: bytes) -> str:
+        """Feed the parser; what is wrong with the answer, or nothing."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return "switched protocols unasked"
+        except httptools.HttpParserError as error:
+            if not self.complete:
+                return f"sent malformed HTTP ({error})"
+            self._surplus = True
+        return ""
+
+    def _collect(self) -> None:
+        """Take the body pieces of one read together: whoever reads them then pays once, not for each chunk."""
+        fresh = self._fresh if self._end is None else self._fresh[: self._end]
+        piece = fresh[0] if len(fresh) == 1 else b"".join(fresh)
+        self._fresh.clear()
+        if self.complete:
+            self._end = 0
+        if piece:
+            self.size += len(piece)
+            self._held += len(piece)
+            self._chunks.append(piece)
 
     @override
     def connection_lost(self, exc: Exception | None) -> None:
@@ -289,17 +315,12 @@ class Connection(asyncio.Protocol):
         self._keep = self._parser.should_keep_alive()
         self._until_close = "content-length" not in self.headers and "transfer-encoding" not in self.headers
 
-    def on_body(self, body: bytes) -> None:
-        if not self._surplus:
-            self.size += len(body)
-            self._held += len(body)
-            self._chunks.append(body)
-
     def on_message_complete(self) -> None:
         if self._interim:
             self._interim = False
-        elif self._error is None:
+        elif self._error is None and not self.complete:
             self.complete = True
+            self._end = len(self._fresh)
 
 
 def _joined(head: list[tuple[bytes, bytes]]) -> dict[str, str]:

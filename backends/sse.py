@@ -18,6 +18,9 @@ _BOUNDARY: Final = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 _LINE: Final = re.compile(rb"\r\n|\n|\r")
 _ENDS: Final = (b"\n\n", b"\r\n\r\n")
 _COLON: Final = 0x3A
+_DROPPED, _PASSED = 1, 2
+_OTHER_MARKS: Final = (DONE, b'"error"', b"prompt_progress", b'"finish_reason":"', b'"finish_reason": "')
+_MARKS: Final = (b'"usage"', *_OTHER_MARKS)
 _BOM: Final = b"\xef\xbb\xbf"
 _LAST: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "message_stop"})
 
@@ -68,6 +71,23 @@ def split_events(block: bytes) -> Iterator[bytes]:
         start = match.end()
     if start < len(block):
         yield block[start:]
+
+
+def _event_end(block: bytes, start: int) -> int:
+    """Where the event that begins at `start` ends."""
+    if b"\r" not in block:
+        found = block.find(b"\n\n", start)
+        return found + 2 if found >= 0 else len(block)
+    match = _BOUNDARY.search(block, start)
+    return match.end() if match else len(block)
+
+
+def _quiet_end(block: bytes, start: int) -> int:
+    """Where the last event ends before the first one from `start` on that says more than a token does."""
+    found = [at for mark in _MARKS if (at := block.find(mark, start)) >= 0]
+    if not found:
+        return len(block)
+    return max(start, whole_events(block[: min(found)], start))
 
 
 def _blank_start(event: bytes) -> bytes:
@@ -126,7 +146,7 @@ class Sieve:
         self._token = False  # the chunk being looked at holds one
         self._pending = b""
         self._searched = 0  # bytes of _pending in which no event ends
-        self._loose = 0  # 1 or 2: the last event ended with a CR at a chunk's end and was 1 dropped, 2 passed
+        self._loose = 0  # what became of the last event if it ended with a CR: an LF may still belong to it
         self._last = b""
         self.done = False  # [DONE] came: nothing follows
         self.error: bytes | None = None  # the data of the first error event
@@ -172,7 +192,7 @@ class Sieve:
         before = b""
         if self._loose:
             if chunk.startswith(b"\n"):  # the second half of that CRLF shares the fate of its event
-                before = b"\n" if self._loose == 2 else b""  # noqa: PLR2004
+                before = b"\n" if self._loose == _PASSED else b""
                 chunk = chunk[1:]
             self._loose = 0
         block = self._pending + chunk if self._pending else chunk
@@ -187,21 +207,35 @@ class Sieve:
         return before + self._sift(whole)
 
     def _sift(self, block: bytes) -> bytes:
-        """Whole events in, those for the client out."""
-        if self._flowing and not _marked(block):
-            self._token = self._token or block[0] != _COLON
-            self._last = block
-            out = block
-            kept = True
+        """Whole events in, those for the client out: one by one until the first token, and from the first mark on."""
+        out: list[bytes] = []
+        at = 0
+        while at < len(block) and not self._flowing:
+            at = self._one(block, at, out)
+        if at < len(block):
+            end = _quiet_end(block, at)
+            if end > at:
+                self._last = block[at:end]
+                self._token = self._token or self._last[0] != _COLON
+                self._loose = _PASSED if end == len(block) and block.endswith(b"\r") else 0
+                out.append(self._last)
+            at = end
+        while at < len(block):
+            at = self._one(block, at, out)
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _one(self, block: bytes, start: int, out: list[bytes]) -> int:
+        """Pass or drop the event that begins at `start`; returns where it ends."""
+        end = _event_end(block, start)
+        event = block[start:end]
+        if self._flowing and not _marked(event):
+            keep = True
+            self._token = self._token or event[0] != _COLON
         else:
-            events = list(split_events(block))
-            keeps = [self._keeps(event) for event in events]
-            kept = bool(keeps) and keeps[-1]
-            passed = (e if keep else _blank_start(e) for e, keep in zip(events, keeps, strict=True))
-            out = block if all(keeps) else b"".join(passed)
-        if block.endswith(b"\r"):
-            self._loose = 2 if kept else 1
-        return out
+            keep = self._keeps(event)
+        self._loose = (_PASSED if keep else _DROPPED) if event.endswith(b"\r") else 0
+        out.append(event if keep else _blank_start(event))
+        return end
 
     def _keeps(self, event: bytes) -> bool:
         """Look into one event; False: it is ours alone."""
@@ -251,13 +285,10 @@ def _marked(block: bytes) -> bool:
     """Whether an event in here may say more than a token does. Cheap: a handful of substring searches."""
     if b'"usage"' in block and block.count(b'"usage"') != block.count(b'"usage":null') + block.count(b'"usage": null'):
         return True
-    return (
-        b"[DONE]" in block
-        or b'"error"' in block
-        or b"prompt_progress" in block
-        or b'"finish_reason":"' in block
-        or b'"finish_reason": "' in block
-    )
+    for mark in _OTHER_MARKS:  # noqa: SIM110  a generator would cost more than the searches
+        if mark in block:
+            return True
+    return False
 
 
 def _has_token(choice: _Choice) -> bool:
