@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, RowMapping, delete, select, update
+from sqlalchemy import ColumnElement, RowMapping, delete, false, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.db.engine import Database
 from gateway.db.models import Builds
-from gateway.db.repositories.upsert import upsert
+from gateway.db.repositories.upsert import put_if
 from gateway.db.rows import BuildRow, BuildState
 
 _COLUMNS = tuple(Builds.__table__.columns)
@@ -24,15 +24,9 @@ async def enqueue(
     One that is queued, running or done is left alone; a failed or cancelled one starts over only where `again` is set.
     """
 
-    async def work(connection: AsyncConnection) -> bool:
-        before = await _find(connection, digest)
-        if before is not None and (not again or before.open):
-            return False
-        row = BuildRow(digest=digest, recipe=recipe, pool=pool, queued_at=now)
-        await upsert(connection, Builds, [msgspec.structs.asdict(row)], ["digest"])
-        return True
-
-    return await db.write(work)
+    row = msgspec.structs.asdict(BuildRow(digest=digest, recipe=recipe, pool=pool, queued_at=now))
+    ended = Builds.state.not_in(_OPEN) if again else false()
+    return await db.write(lambda connection: put_if(connection, Builds, row, ["digest"], ended))
 
 
 async def get(db: Database, digest: str) -> BuildRow | None:
