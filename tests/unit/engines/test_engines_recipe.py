@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines import registry
@@ -25,6 +25,7 @@ def recipes(draw):
     )
 
 
+@settings(deadline=None)
 @given(recipes())
 def test_a_recipe_survives_settings_and_json(recipe):
     tree = registry.encode_recipe(recipe)
@@ -34,6 +35,7 @@ def test_a_recipe_survives_settings_and_json(recipe):
     assert again.digest == recipe.digest
 
 
+@settings(deadline=None)
 @given(recipes(), recipes())
 def test_different_recipes_have_different_digests(one, other):
     assert (one.digest == other.digest) == (one == other)
