@@ -20,6 +20,7 @@ from gateway.cli.options import config_options, fail, load_settings
 from gateway.cli.prepare import InUse, alone, make_folder
 from gateway.control.autoscale.loop import Scaler, limits_of
 from gateway.control.beside import Pace
+from gateway.control.builds import Send
 from gateway.control.fleet.local import LocalFleet
 from gateway.control.fleet.static import StaticFleet
 from gateway.control.loop import ControlLoop
@@ -29,7 +30,6 @@ from gateway.db.engine import open_database
 from gateway.db.errors import DatabaseError
 from gateway.db.migrate import migrate
 from gateway.settings import Settings, SettingsError, secret
-from gateway.worker import sender
 from telemetry.logs import json_logs
 
 ASK_TIMEOUT: Final = 5.0  # seconds for a server's /v1/models
@@ -71,7 +71,7 @@ async def _control(settings: Settings, *, watch_stdin: bool) -> None:
             static=StaticFleet({name: entry.urls for name, entry in settings.pools.items()}),
             watch=watch,
             scaler=Scaler({name: limits_of(entry) for name, entry in settings.pools.items() if entry.ours}),
-            supply=Artefacts(settings, db, sender(settings)),
+            supply=Artefacts(settings, db, _send(settings)),
             pace=pace,
             clock=time.time,
         )
@@ -79,6 +79,17 @@ async def _control(settings: Settings, *, watch_stdin: bool) -> None:
         async with local, watch:
             await loop.run()
             await loop.end(settle)
+
+
+def _send(settings: Settings) -> Send:
+    """What puts a build into the queue."""
+
+    def send(digest: str) -> None:
+        from gateway.worker import sender  # noqa: PLC0415  Celery is slow to import, and most starts build nothing
+
+        sender(settings)(digest)
+
+    return send
 
 
 def _watch(settings: Settings, upstream: Upstream, pace: Pace) -> Watch:
