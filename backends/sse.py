@@ -203,8 +203,10 @@ class Sieve:
             raise Interrupted(f"an event of more than {EVENT_LIMIT} bytes")
         if not end:
             return before
-        whole = block[:end] if end < len(block) else block
-        return before + self._sift(whole)
+        out = self._sift(block[:end])
+        if self._pending:  # what follows that event is known already
+            self._loose = 0
+        return before + out
 
     def _sift(self, block: bytes) -> bytes:
         """Whole events in, those for the client out: one by one until the first token, and from the first mark on."""
