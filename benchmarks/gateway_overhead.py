@@ -16,6 +16,7 @@ import secrets
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -28,6 +29,7 @@ from programs import Program, cores, free_port, python, running
 
 CHUNKS = 64
 PACE = 0.01  # seconds between the chunks of a paced stream
+IDLE = 2.0  # seconds of doing nothing that are measured
 ROUTED = ("small", "large")  # the pools behind `auto`, each with its own upstream
 
 
@@ -69,6 +71,7 @@ class Figures(msgspec.Struct):
     rate: dict[str, float] = {}
     rss_mb: float = 0.0
     rss_idle_mb: float = 0.0
+    idle_percent: float = 0.0  # of a core, with no request at all: it is in the other figures too
     errors: dict[str, object] = {}
 
 
@@ -94,9 +97,18 @@ def main() -> None:
         figures = _measure(gateway, plan, key)
         added = _latency(gateway, upstream["small"], key, figures.rate["plain_us"] / 2, plan)
         figures.rss_mb = gateway.memory()
-    report = {**figures.us, **added, "rss_mb": figures.rss_mb, "rss_idle_mb": figures.rss_idle_mb}
+    report = {
+        **figures.us,
+        **added,
+        "rss_mb": figures.rss_mb,
+        "rss_idle_mb": figures.rss_idle_mb,
+        "idle_percent": figures.idle_percent,
+    }
     rounded = {name: round(value, 3 if name.endswith("_ms") else 1) for name, value in report.items()}
-    below = {name: round(value, 1) for name, value in {**floor.us, "rss_mb": floor.rss_mb}.items()}
+    below = {
+        name: round(value, 1)
+        for name, value in {**floor.us, "rss_mb": floor.rss_mb, "idle_percent": floor.idle_percent}.items()
+    }
     rates = {name.removesuffix("_us"): round(value) for name, value in figures.rate.items()}
     if given.json:
         print(json.dumps({**rounded, "floor": below, "requests_per_second": rates}))
@@ -138,7 +150,9 @@ def _gateway(folder: Path, upstream: Mapping[str, str], key: str, core: int | No
 
 
 def _measure(program: Program, plan: Plan, key: str | None = None) -> Figures:
-    figures = Figures(rss_idle_mb=program.memory())
+    before = program.cpu()
+    time.sleep(IDLE)
+    figures = Figures(rss_idle_mb=program.memory(), idle_percent=(program.cpu() - before) / IDLE * 100)
     for work in WORK:
         requests = payloads(
             urlsplit(program.url).netloc,
@@ -198,6 +212,7 @@ def _table(figures: Mapping[str, float], floor: Mapping[str, float], rates: Mapp
         print(f"{f'added latency at half load, {share}':44}{figures[f'added_{share}_ms']:>7.3f} ms")
     memory = f"{figures['rss_mb']:>7.1f} MB{floor['rss_mb']:>7.1f} MB"
     print(f"{'resident memory after the load':44}{memory}  ({figures['rss_idle_mb']} MB before)")
+    print(f"{'CPU while nothing is asked':44}{figures['idle_percent']:>7.1f} % {floor['idle_percent']:>8.1f} %")
 
 
 if __name__ == "__main__":
