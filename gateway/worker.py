@@ -82,7 +82,7 @@ def create_celery(settings: Settings, work: Work | None = None, stopping: Callab
             case _:
                 pass
 
-    app.task(build, name=TASK)
+    app.task(build, name=TASK, shared=False)
     return cast("Celery", app)
 
 

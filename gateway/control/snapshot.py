@@ -36,19 +36,19 @@ def static_rows(settings: Settings) -> tuple[ReplicaRow, ...]:
 
 
 def _seen(settings: Settings, rows: Sequence[ReplicaRow]) -> dict[str, list[ReplicaRow]]:
-    """By pool, what is known of its replicas. A row whose URL has left the settings counts no more."""
+    """By pool, what is known of its replicas. A row whose URL has left its place in the settings counts no more."""
     seen: dict[str, list[ReplicaRow]] = {name: [] for name in settings.pools}
+    probed = {(row.id, row.url): row for row in rows}
     for row in rows:
-        entry = settings.pools.get(row.pool)
-        if entry is not None and (entry.ours or row.url in _urls(entry)):
+        if row.pool in seen and settings.pools[row.pool].ours:
             seen[row.pool].append(row)
     for row in static_rows(settings):
-        if all(row.url != other.url for other in seen[row.pool]):
-            seen[row.pool].append(row)
+        seen[row.pool].append(probed.get((row.id, row.url), row))
     return seen
 
 
 def _static(name: str, entry: PoolSettings) -> list[ReplicaRow]:
+    # Names as the static fleet gives them, so that its rows are found again.
     return [
         ReplicaRow(
             id=f"{name}-{number}",
@@ -78,6 +78,7 @@ def _pool(name: str, entry: PoolSettings, rows: Sequence[ReplicaRow], environ: M
         tier=entry.tier,
         served_model=entry.model or "",
         replicas=tuple(_replica(row, entry, access) for row in ready),
+        rests_at_zero=entry.ours and entry.minimum == 0,
         scalable=entry.ours and entry.maximum > 0,
         cold_start=entry.cold_start,
         # A server that is not ours refuses a prompt that is too long for it by itself.

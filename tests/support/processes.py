@@ -1,6 +1,7 @@
 """Waiting for things, and telling whether a process is still there."""
 
 import asyncio
+import inspect
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def until(look: Callable[[], Awaitable[T | None]], seconds: float = 20.0) -> T:
-    """Ask again and again until the answer is truthy; fails after `seconds`."""
+async def until(look: Callable[[], Awaitable[T | None] | T | None], seconds: float = 20.0) -> T:
+    """Ask again and again until the answer is truthy; fails after `seconds`. `look` may be a coroutine function."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if answer := await look():
+        answer = look()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer:
             return answer
         await asyncio.sleep(0.02)
     raise AssertionError(f"not within {seconds} s: {look}")
