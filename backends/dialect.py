@@ -11,7 +11,7 @@ from backends.types import Call
 Fields = dict[str, msgspec.Raw]  # a JSON object opened one level: values we do not touch stay as they came
 
 _NULL: Final = b"null"
-_TRUE: Final = msgspec.Raw(b"true")
+_TRUE: Final = b"true"
 _fields = msgspec.json.Decoder(Fields)
 
 
@@ -55,10 +55,10 @@ def prepare(call: Call, dialect: Dialect) -> Prepared:
     if call.operation == "embeddings" or (not streams and dialect.more is nothing_more):
         return Prepared(call.body, streams=False)
     fields = _fields.decode(call.body)
-    wants_progress = given(fields, "return_progress")
+    wants_progress = call.stream and bytes(fields.get("return_progress", b"")) == _TRUE
     dialect.more(fields)
     if streams:
-        fields["stream"] = _TRUE
+        fields["stream"] = msgspec.Raw(_TRUE)
         fields["stream_options"] = _with_usage(fields.get("stream_options"))
     return Prepared(
         msgspec.json.encode(fields),
@@ -82,7 +82,7 @@ def _with_usage(options: msgspec.Raw | None) -> msgspec.Raw:
             merged = _fields.decode(options)
         except msgspec.MsgspecError:  # null, or nonsense that only a stream would have been refused for
             merged = {}
-    merged["include_usage"] = _TRUE
+    merged["include_usage"] = msgspec.Raw(_TRUE)
     return msgspec.Raw(msgspec.json.encode(merged))
 
 

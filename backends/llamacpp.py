@@ -18,8 +18,7 @@ _LIMITS: Final = ("max_tokens", "max_completion_tokens", "n_predict")
 
 def more(fields: Fields) -> None:
     """Ask for progress chunks (a write for each batch of the prompt), and bound the answer where the client did not."""
-    if not given(fields, "return_progress"):
-        fields["return_progress"] = msgspec.Raw(b"true")
+    fields["return_progress"] = msgspec.Raw(b"true")
     if not any(given(fields, name) for name in _LIMITS):
         fields["max_tokens"] = msgspec.Raw(b"%d" % DEFAULT_MAX_TOKENS)
 
