@@ -1,6 +1,6 @@
 """What the gateway adds: CPU microseconds a request and milliseconds of latency, beside the floor of an empty route.
 
-python benchmarks/gateway_overhead.py [--json] [--quick] [--runs 3] [--seconds 1.2]
+python benchmarks/gateway_overhead.py [--json] [--quick] [--runs 3] [--seconds 1.0]
 
 The upstream is the simulator's fastest mode (fixed bytes). The program under measurement has one core, the upstream and
 the load share another. CPU is user + system of the program's process tree, from /proc, over the requests that it
@@ -79,7 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=1.2, help="of each run")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
     parser.add_argument("--quick", action="store_true", help="one run of 0.7 s each: to see that it works")
     given = parser.parse_args()
     plan = Plan(1, 0.7) if given.quick else Plan(given.runs, given.seconds)

@@ -68,14 +68,12 @@ def payloads(
 ) -> list[bytes]:
     """`count` whole HTTP requests for chat, all different from the first word on, each with a body of `size` bytes."""
     rng = random.Random(size)
+    words = " ".join(rng.choices(_WORDS, k=size // 2))
     made: list[bytes] = []
     for number in range(count):
         body = {"model": model, "messages": [{"role": "user", "content": ""}], "max_tokens": tokens, "stream": stream}
         room = max(size - len(msgspec.json.encode(body)), 8)
-        words = f"{number:04d} "
-        while len(words) < room:
-            words += f"{rng.choice(_WORDS)} "
-        body["messages"] = [{"role": "user", "content": words[:room]}]
+        body["messages"] = [{"role": "user", "content": f"{number:04d} {words[number:]}"[:room]}]
         data = msgspec.json.encode(body)
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
         if key:
