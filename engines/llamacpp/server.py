@@ -102,7 +102,7 @@ class Departure:
         self.url: str | None = None  # set once the server listens
         self._drain = drain
         self._key = key
-        self._stdin = [sys.stdin.fileno()] if watch_stdin else []
+        self._stdin = [0] if watch_stdin else []
         self._signals, self._wake = os.pipe()
 
     def begin(self) -> None:
