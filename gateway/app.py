@@ -8,15 +8,16 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 
 import msgspec
-from classifier.score import Scorer
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
 
 from backends import registry
 from backends.types import Backend, Load, ReplicaId
 from backends.wire import WireUpstream
+from classifier.score import Scorer
 from gateway.api.failures import tell
 from gateway.api.health import health_routes
 from gateway.api.models import model_routes
@@ -135,7 +136,9 @@ class Running(msgspec.Struct, frozen=True):
 async def running(settings: Settings) -> AsyncGenerator[Running]:
     """Open everything a gateway needs; its first catalog is there when this yields. Raises SettingsError."""
     identity = settings.gateway.id or f"{socket.gethostname()}-{os.getpid()}"
-    gateway = Gateway(settings, Scorer.load(settings.classifier.artefact))
+    gateway = Gateway(
+        settings, Scorer.load(Path(settings.classifier.artefact) if settings.classifier.artefact else None)
+    )
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings.database_url))
         telemetry = stack.enter_context(
@@ -165,8 +168,8 @@ async def running(settings: Settings) -> AsyncGenerator[Running]:
         pipeline = gateway.pipeline(registry.create(upstream), telemetry, writer, reporter)
         pace = Pace()
         await stack.enter_async_context(beside(lambda: gateway.tick(pace, telemetry, writer), pace))
-        watch = Watch(database, gateway.catalog, gateway.live, telemetry.window.snapshot)
-        yield Running(gateway, pipeline, telemetry, Pictures(watch.look))
+        watch = Watch(database, gateway.catalog, gateway.live, telemetry.window.span)
+        yield Running(gateway, pipeline, telemetry, Pictures(watch.look, watch.history))
 
 
 def create_app(run: Running) -> Litestar:

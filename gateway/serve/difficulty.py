@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 import msgspec
-from classifier.score import Scorer
 
 from classifier.prompt import Prompt, from_messages, from_text
+from classifier.score import Scorer
 from gateway.serve.body import PROMPT, Body
 from gateway.serve.catalog import Tier
 

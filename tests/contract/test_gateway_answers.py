@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 
-from tests.support.gateway import BEARER, KEY, gateway, records
+from tests.support.gateway import BEARER, KEY, gateway, records, until
 from tests.support.sim import sim
 
 HI = {"model": "auto", "max_tokens": 5, "messages": [{"role": "user", "content": "What is 2+2?"}]}
@@ -281,8 +281,7 @@ async def test_waiting_for_a_slot_in_order_and_being_refused(tmp_path):
             first = asyncio.create_task(client.post("/v1/chat/completions", json=body))
             await server.until(2.0, running=1)
             waiting = [asyncio.create_task(client.post("/v1/chat/completions", json=body)) for _ in range(2)]
-            while handle.live.waiting.get("small") != 2:
-                await asyncio.sleep(0.01)
+            await until(lambda: handle.live.waiting.get("small") == 2)
             refused = await client.post("/v1/chat/completions", json=body)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "queue_full")
             assert int(refused.headers["retry-after"]) >= 1

@@ -22,10 +22,12 @@ async def client(tmp_path):
             "small": {"url": server.url, "backend": "vllm", "model": "sim"},
             "embed": {"url": server.url, "kind": "embed", "model": "sim"},
         }
-        async with gateway(tmp_path, pools) as handle:
-            async with openai.AsyncOpenAI(base_url=f"{handle.url}/v1", api_key=KEY, max_retries=2) as one:
-                one.server = server
-                yield one
+        async with (
+            gateway(tmp_path, pools) as handle,
+            openai.AsyncOpenAI(base_url=f"{handle.url}/v1", api_key=KEY, max_retries=2) as one,
+        ):
+            one.server = server
+            yield one
 
 
 async def test_chat(client):

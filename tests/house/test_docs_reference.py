@@ -29,7 +29,7 @@ def test_every_error_is_a_row(kind):
 
 
 def test_no_row_without_its_error():
-    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| `(\w+)` \|", page("errors.md"), re.M)
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| `(\w+)` \|", page("errors.md"), re.MULTILINE)
     assert {(int(status), kind, code) for status, kind, code in rows} == {(k.status, k.type, k.code) for k in kinds()}
 
 
@@ -37,7 +37,7 @@ def test_every_answer_header_is_explained():
     source = (ROOT / "gateway" / "serve" / "trail.py").read_text()
     sent = set(re.findall(r'b"(x-turnout-[a-z-]+)"', source))
     assert len(sent) == 7
-    assert sent <= set(re.findall(r"^\| `(x-turnout-[a-z-]+)` \|", page("http.md"), re.M))
+    assert sent <= set(re.findall(r"^\| `(x-turnout-[a-z-]+)` \|", page("http.md"), re.MULTILINE))
 
 
 def leaves(kind, prefix):
@@ -54,7 +54,7 @@ def leaves(kind, prefix):
 def test_every_setting_is_a_row():
     paths = {path.replace("keys.", "keys[].") for path in leaves(Settings, "")}
     assert len(paths) > 50
-    rows = set(re.findall(r"^\| `([\w.\[\]]+)` \|", page("settings.md"), re.M))
+    rows = set(re.findall(r"^\| `([\w.\[\]]+)` \|", page("settings.md"), re.MULTILINE))
     assert rows == paths
 
 

@@ -42,6 +42,9 @@ def test_nothing_is_unfinished_or_names_a_workplace():
     marks = ("TODO", "FIXME", "XXX", "NotImplementedError", "/work/", "../shared", "farm-")
     places = [*FILES, *ROOT.glob("*.md"), *ROOT.glob("*.toml"), *(ROOT / "docs").rglob("*.md"), ROOT / "Makefile"]
     found = [
-        f"{path.relative_to(ROOT)}: {mark}" for path in places for mark in marks if path.exists() and mark in path.read_text()
+        f"{path.relative_to(ROOT)}: {mark}"
+        for path in places
+        for mark in marks
+        if path.exists() and mark in path.read_text()
     ]
     assert not found

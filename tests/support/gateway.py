@@ -31,13 +31,18 @@ class Handle(msgspec.Struct):
 
     async def idle(self, seconds=5.0):
         """Wait until nothing is in flight or waiting here."""
-        deadline = time.monotonic() + seconds
-        while self.live.inflight or self.live.waiting or self.live.leases:
-            assert time.monotonic() < deadline, (self.live.inflight, self.live.waiting)
-            await asyncio.sleep(0.01)
+        await until(lambda: not (self.live.inflight or self.live.waiting or self.live.leases), seconds)
 
     def client(self, **options):
         return httpx.AsyncClient(base_url=self.url, headers=BEARER, timeout=20, **options)
+
+
+async def until(holds, seconds=5.0):
+    """Wait until `holds()`; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        await asyncio.sleep(0.005)
 
 
 def tree(data, pools, **more):
@@ -82,8 +87,7 @@ async def listening(app) -> AsyncIterator[str]:
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        while not server.started:
-            await asyncio.sleep(0.005)
+        await until(lambda: server.started)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = server.force_exit = True
