@@ -15,12 +15,13 @@ GIVE_UP: Final = 4  # ends in a row
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One program of ours. `grace`: seconds it gets to leave by itself."""
+    """One program of ours. `grace`: seconds it gets to leave by itself; `wave`: when it is its turn to leave."""
 
     name: str
     argv: tuple[str, ...]
     log: Path
     grace: float
+    wave: int = 0
 
 
 class _Place:
@@ -32,7 +33,7 @@ class _Place:
 
 
 class Supervisor:
-    """Starts parts together, starts a dead one again, and stops them one after another in the order given.
+    """Starts parts together, starts a dead one again, and stops them wave after wave.
 
     `tell` gets what a person should know. `failed` is set when a part keeps dying; then it is time to stop.
     """
@@ -48,12 +49,13 @@ class Supervisor:
             place.keeper = asyncio.create_task(self._keep(place), name=place.part.name)
 
     async def stop(self) -> None:
-        """The first part leaves, then the next: none loses what it still needs."""
+        """The parts of the first wave leave, then those of the next: none loses what it still needs."""
         self._stopping = True
-        for place in self._places:
-            place.leave.set()
-            if place.keeper is not None:
-                await place.keeper
+        for wave in sorted({place.part.wave for place in self._places}):
+            leaving = [place for place in self._places if place.part.wave == wave]
+            for place in leaving:
+                place.leave.set()
+            await asyncio.gather(*(place.keeper for place in leaving if place.keeper))
 
     async def kill(self) -> None:
         """Everything ends now."""

@@ -88,17 +88,16 @@ async def _up(settings: Settings, digests: Mapping[str, str]) -> int:
 
 
 def _parts(settings: Settings, file: Path) -> Sequence[Part]:
-    """In the order in which they stop: no new requests first, then their replicas, then builds."""
-    graces = {"gateway": settings.gateway.shutdown_grace + 5.0, "control": 30.0, "worker": 15.0}
-    logs = settings.folder / "logs"
+    """No new requests first; then the replicas that answered them go, and builds return to the queue."""
+
+    def part(name: str, grace: float, wave: int) -> Part:
+        argv = (sys.executable, "-m", "gateway.cli", name, "--config", str(file), "--watch-stdin")
+        return Part(name, argv, settings.folder / "logs" / f"{name}.log", grace, wave)
+
     return [
-        Part(
-            name,
-            (sys.executable, "-m", "gateway.cli", name, "--config", str(file), "--watch-stdin"),
-            logs / f"{name}.log",
-            grace,
-        )
-        for name, grace in graces.items()
+        part("gateway", settings.gateway.shutdown_grace + 5.0, 0),
+        part("control", 30.0, 1),
+        part("worker", 15.0, 1),
     ]
 
 
