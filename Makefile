@@ -1,4 +1,6 @@
 # The two commands a newcomer needs: `make dev` and `make test`. Everything else depends on `make install`, done once.
+# A first run compiles what it imports; a second one is to find that.
+unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
