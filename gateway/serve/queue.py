@@ -72,11 +72,11 @@ class PoolQueue:
         a turn, so that they look elsewhere.
         """
         line = self._line(pool.name)
-        self.poke(pool.name)
-        if line.waiters or not self._spare(pool.name, line, without):
-            await self._wait(pool, line, deadline, without)
-        else:
+        self.poke(pool.name)  # those before it come first
+        if self._spare(pool.name, line, without):
             line.turns += 1
+        else:
+            await self._wait(pool, line, deadline, without)
         try:
             yield
         finally:
@@ -128,7 +128,6 @@ class PoolQueue:
         waiter: asyncio.Future[bool] = loop.create_future()
         line.waiters[waiter] = without
         self._show(pool.name, line)
-        self.poke(pool.name)  # those before it may be waiting for something else
         timer = loop.call_later(max(0.0, deadline - began), _expire, waiter)
         try:
             given = await waiter

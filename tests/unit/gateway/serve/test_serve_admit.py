@@ -84,6 +84,18 @@ def test_requests_a_minute(admission, clock):
     refused(admission, caller)
 
 
+def test_requests_that_share_an_entry_expire_with_the_last_of_them(admission, clock):
+    caller = Caller("a", requests_per_minute=2)
+    clock.now += GRAIN * 0.2
+    use(admission, caller)
+    clock.now += GRAIN * 0.6
+    use(admission, caller)
+    clock.now += MINUTE - GRAIN * 0.3  # a minute after the first, not after the second
+    refused(admission, caller)
+    clock.now += GRAIN
+    use(admission, caller)
+
+
 def test_a_refused_request_does_not_count(admission, clock):
     caller = Caller("a", requests_per_minute=1)
     use(admission, caller)
@@ -188,6 +200,17 @@ def test_keys_that_fell_silent_are_forgotten(admission, clock):
     for _ in range(600):
         use(admission, Caller("busy", requests_per_minute=10**6))
     assert admission.accounts == 1
+
+
+def test_neither_a_busy_key_nor_a_long_request_keeps_the_silent_ones(admission, clock):
+    with admission.admit(Caller("long", concurrency=1), 0), admission.admit(Caller("longer", concurrency=1), 0):
+        use(admission, Caller("busy", requests_per_minute=10**6))
+        for number in range(100):
+            use(admission, Caller(f"k{number}", requests_per_minute=5))
+        for _ in range(200):
+            clock.now += MINUTE / 20
+            use(admission, Caller("busy", requests_per_minute=10**6))
+        assert admission.accounts == 3
 
 
 def test_a_key_with_a_request_under_way_is_not_forgotten(admission, clock):

@@ -168,7 +168,8 @@ async def test_the_deadline_ends_the_wait():
     task = asyncio.create_task(fleet.request(1, work))
     await settle()
     with pytest.raises(QueueFull, match="became free") as caught:
-        await fleet.request(2, patience=SOON)
+        async with asyncio.timeout(2):
+            await fleet.request(2, patience=SOON)
     assert caught.value.retry_after >= 1
     assert fleet.live.waiting == {}
     work.set()
@@ -307,6 +308,16 @@ async def test_a_retry_does_not_wait_for_the_replica_that_failed_it():
     assert fleet.live.waiting == {}
 
 
+async def test_a_newcomer_takes_what_those_before_it_would_not():
+    fleet = Fleet(replica("a"))
+    stuck = asyncio.create_task(_turn(fleet, without={ReplicaId("a")}, patience=0.05))
+    await settle()
+    await fleet.request("newcomer", 0, 0.01)
+    with pytest.raises(QueueFull):
+        await stuck
+    fleet.assert_clean()
+
+
 async def test_a_retry_that_nobody_can_serve_keeps_the_others_moving():
     fleet = Fleet(replica("a"))
     stuck = asyncio.create_task(_turn(fleet, without={ReplicaId("a")}, patience=0.2))
@@ -344,6 +355,15 @@ async def test_the_wait_that_is_told_follows_the_pace_of_the_queue():
         work.set()
     await asyncio.gather(*tasks, *refill)
     fleet.assert_clean()
+    now += 1000.0  # nobody waits: this says nothing of the queue's pace
+    work = asyncio.Event()
+    tasks = [asyncio.create_task(fleet.request(number, work, 1e6)) for number in range(9)]
+    await settle()
+    with pytest.raises(QueueFull) as caught:
+        await fleet.request("late", 0, 1e6)
+    assert caught.value.retry_after <= 9 * 3.0
+    work.set()
+    await asyncio.gather(*tasks)
 
 
 async def test_pools_wait_apart():

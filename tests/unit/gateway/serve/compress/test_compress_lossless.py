@@ -59,6 +59,19 @@ def test_a_block_that_came_before():
     assert texts(tool(BLOCK), user(f"{BLOCK}\n\nWhat is new?")) == [BLOCK, f"{short}\n\nWhat is new?"]
 
 
+def test_a_document_that_the_user_sends_twice():
+    short = f"[same as above: {BLOCK[:60]}...]"
+    assert texts(user(f"{BLOCK}\n\nOne?"), user(f"{BLOCK}\n\nTwo?")) == [f"{BLOCK}\n\nOne?", f"{short}\n\nTwo?"]
+
+
+@pytest.mark.parametrize("space", [" ", "\\u0020", "\\t", "\\u0009", "\\r", "\\u000D"])
+@pytest.mark.parametrize("newline", ["\\n", "\\u000a", "\\u000A"])
+def test_white_space_is_found_however_it_is_escaped(space, newline):
+    raw = f'{{"model":"m","messages":[{{"role":"user","content":"a{space}{newline}b{newline}{newline}q"}}]}}'.encode()
+    body = Body.parse(raw, "chat")
+    assert lossless(body) == b'[{"role":"user","content":"a\\nb\\n\\nq"}]'
+
+
 def test_each_rule_says_what_it_removed():
     found = examine(parse([tool('{ "a": 1 }'), tool("x  \ny \n"), tool(BLOCK), tool(BLOCK)]))
     assert found.removed == Removed(json=3, whitespace=3, repeats=len(BLOCK) - len(f"[same as above: {BLOCK[:60]}...]"))
