@@ -70,7 +70,8 @@ def write(path: Path, model: Model, manifest: Manifest) -> Manifest:
         gain=model.gain,
     )
     buffer = BytesIO()
-    np.savez_compressed(buffer, manifest=np.frombuffer(msgspec.json.encode(full), dtype=np.uint8), **arrays)
+    arrays["manifest"] = np.frombuffer(msgspec.json.encode(full), dtype=np.uint8)
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
     partial = path.with_name(f"{path.name}.partial")
     partial.write_bytes(buffer.getvalue())
     partial.replace(path)

@@ -90,7 +90,7 @@ def _hand(raw: bytes, lowered: bytes) -> NDArray[np.float64]:
     counts = np.bincount(np.frombuffer(raw, dtype=np.uint8), minlength=256)
     shape = [*_shape(stem, len(raw)), float(np.count_nonzero(counts)), *_about_options(options)]
     phrases = [lowered.count(phrase) for phrase in _PHRASE_BYTES]
-    return np.concatenate((np.array(shape), counts[_SIGN_CODES], np.array(phrases)))
+    return np.array([*shape, *counts[_SIGN_CODES].tolist(), *phrases], dtype=np.float64)
 
 
 def _split_options(raw: bytes) -> tuple[bytes, Sequence[bytes]]:

@@ -41,7 +41,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
         weights += 1.0
         weights *= self.idf[rows]
         weights /= np.sqrt(weights @ weights)
-        return (weights.astype(np.float32) @ self.directions[rows]).astype(np.float64)
+        return np.dot(weights.astype(np.float32), self.directions[rows]).astype(np.float64)
 
 
 class Forest(msgspec.Struct, frozen=True):

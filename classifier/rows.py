@@ -2,10 +2,12 @@
 
 import gzip
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
+from math import isfinite
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 import msgspec
 import numpy as np
@@ -50,7 +52,7 @@ class Row(msgspec.Struct, frozen=True):
     large: float
     digest: str
     subject: tuple[str, str] = ("", "")  # benchmark, subset: for the oracle baseline only, never for the classifier
-    others: tuple[float, ...] = ()  # scores of every model on this prompt: training labels, never an input
+    others: Mapping[str, float] = {}  # scores of further models on it: they may teach in training, never an input
 
 
 def digest(prompt: str) -> str:
@@ -96,8 +98,8 @@ def read_sets(folder: Path, pairs: Pairs) -> dict[str, list[Row]]:
 
 def _open(folder: Path, name: str) -> IO[bytes] | None:
     path = folder / name
-    if path.exists():
-        return gzip.open(path, "rb") if name.endswith(".gz") else path.open("rb")
+    if path.exists() and name.endswith(".gz"):
+        return cast("IO[bytes]", gzip.open(path, "rb"))
     plain = folder / name.removesuffix(".gz")
     return plain.open("rb") if plain.exists() else None
 
@@ -113,27 +115,20 @@ def _rows(folder: Path, paired: PairedSet, pairs: Pairs) -> Iterator[Row]:
                 row = _row(line, paired, pairs) if line.strip() else None
                 if row is not None:
                     yield row
-    except (OSError, EOFError, msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
+    except (OSError, EOFError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataUnreadable(f"{folder / paired.file}, line {number}: {error!r}") from error
 
 
 def _row(line: bytes, paired: PairedSet, pairs: Pairs) -> Row | None:
-    raw = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
-    scores = msgspec.json.decode(raw.get(pairs.metric_key, b"{}"), type=dict[str, float | None] | None) or {}
-    small, large = scores.get(paired.small), scores.get(paired.large)
-    if small is None or large is None:
+    raw: dict[str, Any] = json.loads(line)  # the standard library also takes lone surrogates
+    scores = {model: float(score) for model, score in (raw.get(pairs.metric_key) or {}).items() if _is_score(score)}
+    if paired.small not in scores or paired.large not in scores:
         return None
-    prompt = msgspec.json.decode(raw[pairs.prompt_key], type=str)
-    return Row(
-        prompt=prompt,
-        small=small,
-        large=large,
-        digest=digest(prompt),
-        subject=(_text(raw, pairs.benchmark_key), _text(raw, pairs.subset_key)),
-        others=tuple(score for score in scores.values() if score is not None),
-    )
+    prompt: str = raw[pairs.prompt_key]
+    subject = (str(raw.get(pairs.benchmark_key) or ""), str(raw.get(pairs.subset_key) or ""))
+    others = {model: score for model, score in scores.items() if model not in (paired.small, paired.large)}
+    return Row(prompt, scores[paired.small], scores[paired.large], digest(prompt), subject, others)
 
 
-def _text(raw: Mapping[str, msgspec.Raw], key: str) -> str:
-    value: object = msgspec.json.decode(raw[key]) if key in raw else ""
-    return "" if value is None else str(value)
+def _is_score(value: object) -> bool:
+    return isinstance(value, int | float) and isfinite(value)
