@@ -60,7 +60,7 @@ def to_floats(data: bytes, kind: int, shape: tuple[int, int]) -> npt.NDArray[np.
     wide = np.frombuffer(data, np.uint8).reshape(rows // _merge(rows, width), -1)
     try:
         values = cast("npt.NDArray[np.float32]", dequantize(wide, _known(kind)))
-    except NotImplementedError as error:
+    except RuntimeError as error:  # how gguf-py says that it does not know the format
         raise GgufError(f"Tensors of type {name(kind)} cannot be read.") from error
     return values.reshape(shape)
 
@@ -70,7 +70,7 @@ def to_bytes(values: npt.NDArray[np.float32], kind: int) -> bytes:
     wide = values.reshape(rows // _merge(rows, width), -1)
     try:
         return cast("npt.NDArray[np.uint8]", quantize(wide, _known(kind))).tobytes()
-    except (NotImplementedError, QuantError) as error:
+    except (RuntimeError, QuantError) as error:
         raise GgufError(f"Rows of {width} elements cannot be written as {name(kind)}.") from error
 
 

@@ -102,6 +102,13 @@ def test_long_rows_give_the_bytes_of_short_ones(rows, blocks, seed):
     assert ggml.convert(old.tobytes(), ggml.Q4_1, 32 * blocks, ggml.Q8_0) == expected
 
 
+def test_a_format_that_gguf_py_cannot_handle_is_refused_by_name():
+    with pytest.raises(GgufError, match="Q4_K"):
+        ggml.to_bytes(np.zeros((1, 256), np.float32), int(G.Q4_K))
+    with pytest.raises(GgufError, match="Q8_K"):
+        ggml.to_floats(bytes(292), int(G.Q8_K), (1, 256))
+
+
 def test_a_part_of_a_split_model_is_refused(tmp_path):
     source = tiny_gguf.write_model(tmp_path / "in.gguf", extra={"split.count": 3})
     with pytest.raises(GgufError, match="join the parts"):
