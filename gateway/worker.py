@@ -205,7 +205,7 @@ def _broker(settings: Settings) -> str:
     scheme = url.partition("://")[0]
     if scheme in ("redis", "rediss") and importlib.util.find_spec("redis") is None:
         raise SettingsError("broker.url: Redis needs the extra `redis`: pip install 'turnout[redis]'")
-    return "filesystem://" if scheme == "filesystem" else url
+    return "filesystem://localhost" if scheme == "filesystem" else url
 
 
 def _options(settings: Settings) -> dict[str, object]:
