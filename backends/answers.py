@@ -42,7 +42,12 @@ async def streamed(server: str, body: AsyncIterator[bytes], sieve: Sieve) -> Asy
                 break
     except Interrupted as error:
         cut = error
-    if out := held + sieve.end():
+    out = held + sieve.end()
+    if sieve.refused is not None:
+        raise refusal_in_stream(sieve.refused, server=server)
+    if not sieve.spoken:
+        raise cut or Interrupted(f"{server}: the stream ended without a single event")
+    if out:
         yield out
     verdict(server, sieve, cut)
 
