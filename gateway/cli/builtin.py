@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 SOURCE: Final = "smollm2-135m-instruct"
+CONTEXT: Final = 16384  # tokens, 4096 for each of four slots: 380 MB of KV cache at 23 kB a token
 
 
 def builtin() -> dict[str, Any]:
@@ -10,10 +11,18 @@ def builtin() -> dict[str, Any]:
     small = {"engine": "llamacpp", "source": SOURCE, "quantization": "q4_0"}
     return {
         "pools": {
-            "small": {"recipe": small, "tier": "small", "prefill_rate": 290, "decode_rate": 110, "cold_start": 2},
+            "small": {
+                "recipe": small,
+                "tier": "small",
+                "context": CONTEXT,
+                "prefill_rate": 290,
+                "decode_rate": 110,
+                "cold_start": 2,
+            },
             "large": {
                 "recipe": {"engine": "llamacpp", "source": SOURCE, "experts": 8, "experts_used": 2},
                 "tier": "large",
+                "context": CONTEXT,
                 "prefill_rate": 77,
                 "decode_rate": 42,
                 "price": 2,
