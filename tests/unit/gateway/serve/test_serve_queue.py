@@ -356,14 +356,20 @@ async def test_the_wait_that_is_told_follows_the_pace_of_the_queue():
     await asyncio.gather(*tasks, *refill)
     fleet.assert_clean()
     now += 1000.0  # nobody waits: this says nothing of the queue's pace
-    work = asyncio.Event()
-    tasks = [asyncio.create_task(fleet.request(number, work, 1e6)) for number in range(9)]
+    works = [asyncio.Event() for _ in range(10)]
+    tasks = [asyncio.create_task(fleet.request(number, work, 1e6)) for number, work in enumerate(works[:9])]
+    await settle()
+    works[0].set()
+    await settle()
+    tasks.append(asyncio.create_task(fleet.request(9, works[9], 1e6)))
     await settle()
     with pytest.raises(QueueFull) as caught:
         await fleet.request("late", 0, 1e6)
     assert caught.value.retry_after <= 9 * 3.0
-    work.set()
+    for work in works:
+        work.set()
     await asyncio.gather(*tasks)
+    fleet.assert_clean()
 
 
 async def test_pools_wait_apart():
