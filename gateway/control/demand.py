@@ -93,8 +93,8 @@ class DemandReporter:
         inflight = {replica: count for replica, count in self._live.inflight.items() if count > 0}
         self._homes = {replica: self._homes[replica] for replica in inflight if replica in self._homes}
         running: dict[str, int] = {}
-        for replica, pool in self._homes.items():
-            running[pool] = running.get(pool, 0) + inflight[replica]
+        for one, home in self._homes.items():
+            running[home] = running.get(home, 0) + inflight[one]
         return running
 
     def _row(self, pool: str, running: int, now: float) -> DemandRow:
