@@ -1,73 +1,15 @@
 import asyncio
-import random
-from functools import partial
 from time import monotonic
 
 import pytest
 
-from backends.types import Replica, ReplicaId
-from gateway.serve.catalog import Catalog, Live, Pool
+from backends.types import ReplicaId
+from gateway.serve.catalog import Catalog, Pool
 from gateway.serve.errors import QueueFull
-from gateway.serve.lease import lease
 from gateway.serve.queue import PoolQueue
+from tests.support.waiting import Fleet, replica, settle
 
 SOON = 0.03  # seconds
-
-
-def replica(name: str, slots: int = 1) -> Replica:
-    return Replica(ReplicaId(name), "", "m", slots=slots)
-
-
-class Fleet:
-    """A catalog that can be swapped, the counters, the queue, and what the pipeline does with them."""
-
-    def __init__(self, *replicas: Replica, name: str = "p", limit: int = 64) -> None:
-        self.live = Live()
-        self.pool = Pool(name, replicas=replicas, queue_limit=limit, scalable=True)
-        self.catalog = Catalog(pools={name: self.pool})
-        self.queue = PoolQueue(lambda: self.catalog, self.live, monotonic)
-        self.order: list[object] = []
-        self.most: dict[str, int] = {}
-
-    def swap(self, *replicas: Replica) -> None:
-        self.pool = Pool(self.pool.name, replicas=replicas, queue_limit=self.pool.queue_limit, scalable=True)
-        self.catalog = Catalog(pools={self.pool.name: self.pool})
-        self.queue.poke_all()
-
-    def free(self) -> Replica | None:
-        for one in self.pool.replicas:
-            if one.id not in self.live.blocked and self.live.inflight.get(one.id, 0) < one.slots:
-                return one
-        return None
-
-    async def request(self, who: object, work: asyncio.Event | float = 0.0, patience: float = 5.0) -> None:
-        """Wait for a turn, take a slot, work, give it back."""
-        deadline = monotonic() + patience
-        while True:
-            async with self.queue.turn(self.pool, deadline):
-                one = self.free()
-                if one is None:
-                    continue
-                held = lease(self.live, one, partial(self.queue.poke, self.pool.name))
-                held.__enter__()
-            break
-        try:
-            self.order.append(who)
-            for name, count in self.live.inflight.items():
-                self.most[name] = max(self.most.get(name, 0), count)
-            await (work.wait() if isinstance(work, asyncio.Event) else asyncio.sleep(work))
-        finally:
-            held.__exit__(None, None, None)
-
-    def assert_clean(self) -> None:
-        assert self.live.waiting == {}
-        assert self.live.inflight == {}
-        assert all((one.waiting, one.turns) == (0, 0) for one in self.queue.stats().values())
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def test_a_free_slot_is_taken_without_waiting():
@@ -383,48 +325,4 @@ async def test_pools_wait_apart():
         assert fleet.live.waiting == {"p": 1}
     work.set()
     await asyncio.gather(*tasks)
-    fleet.assert_clean()
-
-
-@pytest.mark.parametrize("seed", range(25))
-async def test_any_interleaving_keeps_the_slots_the_order_and_the_counts(seed):
-    """Arrivals, ends, cancellations, deadlines, failing replicas and new catalogs in a random order."""
-    draw = random.Random(seed)
-    names = ["a", "b", "c"]
-    slots = {name: draw.randint(1, 3) for name in names}
-    fleet = Fleet(*(replica(name, slots[name]) for name in names), limit=20)
-    tasks: list[asyncio.Task[None]] = []
-    ends: list[str] = []
-
-    async def client(number: int) -> None:
-        try:
-            await fleet.request(number, draw.choice([0.0, 0.0, 0.001]), draw.choice([0.002, 5.0, 5.0]))
-            ends.append("done")
-        except QueueFull:
-            ends.append("refused")
-        except asyncio.CancelledError:
-            ends.append("left")
-
-    for number in range(150):
-        match draw.randint(0, 9):
-            case 0 if tasks:
-                draw.choice(tasks).cancel()
-            case 1:
-                present = [name for name in names if draw.random() < 0.7]
-                fleet.swap(*(replica(name, slots[name]) for name in present))
-            case 2:
-                fleet.live.blocked ^= {ReplicaId(draw.choice(names))}
-                fleet.queue.poke_all()
-            case _:
-                tasks.append(asyncio.create_task(client(number)))
-        assert all(count <= slots[name] for name, count in fleet.live.inflight.items())
-        assert fleet.live.waiting.get("p", 0) <= 20
-        for _ in range(draw.randint(0, 3)):
-            await asyncio.sleep(0)
-    fleet.live.blocked.clear()
-    fleet.swap(*(replica(name, slots[name]) for name in names))
-    async with asyncio.timeout(10):
-        await asyncio.gather(*tasks, return_exceptions=True)
-    assert all(fleet.most[name] <= slots[name] for name in fleet.most)
-    assert "done" in ends
     fleet.assert_clean()
