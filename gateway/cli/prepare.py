@@ -114,6 +114,16 @@ def tree(settings: Settings) -> Mapping[str, Any]:
     return plain
 
 
+def bytecode(folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables for our children where Python is told to write no byte code: then it goes to the data folder.
+
+    Compiling everything at each start would take seconds, for every replica anew.
+    """
+    if not environ.get("PYTHONDONTWRITEBYTECODE") or environ.get("PYTHONPYCACHEPREFIX"):
+        return {}
+    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "cache" / "bytecode")}
+
+
 def claim_port(host: str, port: int) -> int:
     """The port to serve on: `port` if it is free, a free one for 0. Raises InUse, SettingsError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +22,7 @@ class Part(msgspec.Struct, frozen=True):
     log: Path
     grace: float
     wave: int = 0
+    environ: Mapping[str, str] = {}  # besides our own
 
 
 class _Place:
@@ -86,7 +87,7 @@ class Supervisor:
     async def _run(self, place: _Place) -> tuple[str, str]:
         """One process from its start to its end: how it ended, and its last lines, each on a line of its own."""
         try:
-            async with child(place.part.argv, place.part.log) as process:
+            async with child(place.part.argv, place.part.log, place.part.environ) as process:
                 place.process = process
                 ended = await first(process.exited(), place.leave.wait())
                 if not isinstance(ended, str):

@@ -92,7 +92,9 @@ def _parts(settings: Settings, file: Path) -> Sequence[Part]:
 
     def part(name: str, grace: float, wave: int) -> Part:
         argv = (sys.executable, "-m", "gateway.cli", name, "--config", str(file), "--watch-stdin")
-        return Part(name, argv, settings.folder / "logs" / f"{name}.log", grace, wave)
+        return Part(
+            name, argv, settings.folder / "logs" / f"{name}.log", grace, wave, prepare.bytecode(settings.folder)
+        )
 
     return [
         part("gateway", settings.gateway.shutdown_grace + 5.0, 0),

@@ -127,6 +127,16 @@ def test_an_address_that_is_not_ours_is_a_mistake_in_the_settings():
         prepare.claim_port("192.0.2.1", 8000)
 
 
+def test_byte_code_goes_to_the_data_folder_where_it_may_not_lie_beside_the_source():
+    folder = Path("/d")
+    assert prepare.bytecode(folder, {}) == {}
+    assert prepare.bytecode(folder, {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/p"}) == {}
+    assert prepare.bytecode(folder, {"PYTHONDONTWRITEBYTECODE": "1"}) == {
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": "/d/cache/bytecode",
+    }
+
+
 SETTINGS = Settings(
     data="/d",
     gateway=Gateway(port=9),
