@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 from typing_extensions import override
@@ -17,16 +18,35 @@ class Door(msgspec.Struct, frozen=True):
 
     @override
     def __repr__(self) -> str:
-        return "Door(token=...)" if self.token else "Door(shut)"
+        return "Door(shut)" if self.shut else "Door(token=...)"
+
+    @property
+    def shut(self) -> bool:
+        return not self.token
 
     @property
     def cookie(self) -> str:
-        return hashlib.sha256(b"turnout console session\0" + (self.token or "").encode()).hexdigest()
+        return hashlib.sha256(b"turnout console session\0" + _bytes(self.token or "")).hexdigest()
 
     def opens(self, token: str) -> bool:
-        return self.token is not None and hmac.compare_digest(token.encode(), self.token.encode())
+        return not self.shut and hmac.compare_digest(_bytes(token), _bytes(self.token or ""))
 
     def knows(self, cookie: str | None) -> bool:
-        return (
-            self.token is not None and cookie is not None and hmac.compare_digest(cookie.encode(), self.cookie.encode())
-        )
+        return not self.shut and cookie is not None and hmac.compare_digest(_bytes(cookie), _bytes(self.cookie))
+
+
+def from_here(origin: str | None, host: str | None) -> bool:
+    """Whether what changes something was sent by a page of this gateway, or by no page at all.
+
+    Browsers name the page's origin on every POST; behind a proxy this needs the Host header passed on as it was.
+    """
+    if origin is None:
+        return True
+    try:
+        return bool(host) and urlsplit(origin).netloc.lower() == (host or "").lower()
+    except ValueError:  # not a URL
+        return False
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")

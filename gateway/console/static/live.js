@@ -1,24 +1,42 @@
 // One event stream of pictures, shared by the islands of a page. A stale stream says how old it is.
-const tag = document.querySelector("#stream");
+import { at, put } from "./dom.js";
+
 const pictures = new EventTarget();
 let last = 0;
 
 function say(text, kind) {
+  const tag = at("stream");
   tag.hidden = false;
   tag.className = `tag ${kind}`;
-  if (tag.textContent !== text) tag.textContent = text;
+  put(tag, text);
 }
 
-const source = new EventSource("/console/live");
-source.addEventListener("overview", (event) => {
-  last = Date.now();
-  const picture = JSON.parse(event.data);
-  if (picture.stale) say("live; the database does not answer", "warn"); else say("live", "good");
-  pictures.dispatchEvent(new CustomEvent("picture", { detail: picture }));
-});
+function open() {
+  const source = new EventSource("/console/live");
+  source.addEventListener("history", (event) => tell("history", event));
+  source.addEventListener("overview", (event) => {
+    last = Date.now();
+    say("live", "good");
+    tell("picture", event);
+  });
+  // The browser tries again by itself when a connection breaks, but not when the gateway refuses.
+  source.addEventListener("error", () => { if (source.readyState === EventSource.CLOSED) setTimeout(again, 2000); });
+}
+
+async function again() {
+  const reply = await fetch("/console/v1/models").catch(() => null);
+  if (reply?.status === 401) location.assign("/console"); else open();
+}
+
+function tell(name, event) { pictures.dispatchEvent(new CustomEvent(name, { detail: JSON.parse(event.data) })); }
+
 setInterval(() => {
   const age = Math.round((Date.now() - last) / 1000);
-  if (last === 0) say("connecting", ""); else if (age > 3) say(`${age} s old; reconnecting`, "warn");
+  if (last && age > 3) say(`${age} s old, connecting again`, "warn");
 }, 1000);
 
+say("connecting", "");
+open();
+
 export const onPicture = (draw) => pictures.addEventListener("picture", (event) => draw(event.detail));
+export const onHistory = (draw) => pictures.addEventListener("history", (event) => draw(event.detail));

@@ -1,3 +1,5 @@
 // Before the first paint: the theme the operator chose, if any.
-const chosen = localStorage.getItem("turnout-theme");
-if (chosen) document.documentElement.dataset.theme = chosen;
+try {
+  const chosen = localStorage.getItem("turnout-theme");
+  if (chosen) document.documentElement.dataset.theme = chosen;
+} catch { /* no storage: the system's theme */ }
