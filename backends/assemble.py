@@ -80,10 +80,13 @@ class Choice:
             return {"text": "".join(self._text), **self._fields}
         message: Json = {"role": "assistant", "content": None, **self._message}
         message |= {name: "".join(pieces) for name, pieces in self._pieces.items()}
-        if calls := self._calls.document():
+        calls = self._calls.document()
+        if calls:
             message["tool_calls"] = calls
         if self._function:
             message["function_call"] = self._function
+        if message["content"] is None and not calls and not self._function:
+            message["content"] = ""  # null is for a message that is nothing but calls
         return {"index": self._fields["index"], "message": message, **self._fields}
 
 
