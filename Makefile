@@ -40,7 +40,7 @@ simulated: install ## the same with simulated models
 	$(BIN)/turnout up --simulated
 
 test: tools ## unit, contract and house tests
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n 2
 
 integration: tools ## real services and real processes
 	$(BIN)/pytest -q tests/integration
