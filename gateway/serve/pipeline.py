@@ -66,7 +66,7 @@ class Pipeline(msgspec.Struct, frozen=True):
             async with AsyncExitStack() as held:
                 yield await self._reply(held, ask, trail)
                 if not trail.meter.finished:
-                    trail.outcome, trail.error = "interrupted", StreamIncomplete.code
+                    trail.outcome, trail.error = "interrupted", "stream_incomplete"
         except (asyncio.CancelledError, GeneratorExit):
             trail.outcome = "cancelled"
             raise
