@@ -104,11 +104,16 @@ def test_all_kinds_of_text() -> None:
     message = found["choices"][0]["message"]  # type: ignore[index]
     assert message == {
         "role": "assistant",
-        "content": None,
+        "content": "",
         "reasoning_content": "let me",
         "reasoning": "x",
         "refusal": "no",
     }
+
+
+def test_an_answer_without_a_word_is_empty_and_not_null() -> None:
+    found = assemble(delta(role="assistant", content=None), delta(finish="stop"))
+    assert found["choices"][0]["message"] == {"role": "assistant", "content": ""}  # type: ignore[index]
 
 
 def test_logprobs_go_on() -> None:
