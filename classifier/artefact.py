@@ -2,6 +2,7 @@
 
 import hashlib
 import zipfile
+import zlib
 from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -20,6 +21,11 @@ from classifier.model import Forest, Line, Model, Vocabulary
 KIND: Final = "turnout-difficulty"
 FORMAT: Final = 1
 PACKAGED: Final = "difficulty.npz"
+
+_BROKEN: Final = (
+    ValueError, KeyError, EOFError, OSError, NotImplementedError, zipfile.BadZipFile, zlib.error, msgspec.MsgspecError,
+)  # fmt: skip
+"""What reading a file that is not ours, or not whole, raises on the way."""
 
 _Arrays = Mapping[str, NDArray[Any]]
 
@@ -89,7 +95,7 @@ def load(path: Path | None = None) -> Artefact:
         return _decode(data)
     except ArtefactUnreadable as error:
         raise ArtefactUnreadable(f"{source}: {error}") from error
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, msgspec.MsgspecError) as error:
+    except _BROKEN as error:
         raise ArtefactUnreadable(f"{source}: cut short or not a classifier artefact ({error})") from error
 
 

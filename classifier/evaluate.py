@@ -1,6 +1,5 @@
 """The report on labelled prompts: the shipped artefact, or its recipe re-fitted by folds, beside baselines."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -9,17 +8,12 @@ import numpy as np
 
 from classifier.artefact import Artefact
 from classifier.metrics import Block, Floats, intervals, measure, ordering
-from classifier.prompt import from_text
-from classifier.rows import Pairs, Row, fold_of, labels
+from classifier.refit import by_folds, score
+from classifier.rows import Pairs, Row, labels
 from classifier.score import Scorer
-from classifier.train import Recipe, fit
-
-log = logging.getLogger(__name__)
+from classifier.train import Recipe
 
 METRICS: Final = ("auroc", "apgr", "cpt50", "cpt80", "ece", "brier")
-
-Score = Callable[[Row], tuple[float, float]]
-"""P(small acceptable) and the gain by which the router orders."""
 
 
 class Scored(msgspec.Struct, frozen=True):
@@ -45,36 +39,16 @@ def with_artefact(artefact: Artefact, sets: Mapping[str, Sequence[Row]]) -> dict
     scored: dict[str, Scored] = {}
     for name, rows in sets.items():
         unseen = [row for row in rows if row.digest not in trained]
-        scored[name] = _scored(unseen, _scoring(scorer), len(rows) - len(unseen))
+        scored[name] = _scored(unseen, score(scorer, unseen), len(rows) - len(unseen))
     return scored
 
 
-def by_folds(
-    sets: Mapping[str, Sequence[Row]], pairs: Pairs, folds: int, recipe: Recipe | None = None
+def with_folds(
+    sets: Mapping[str, Sequence[Row]], pairs: Pairs, folds: int, recipe: Recipe, *, workers: int = 1
 ) -> dict[str, Scored]:
-    """Re-fits the recipe: each fold of the pooled rows is scored by a model fitted on the other folds.
-
-    Sets that are not pooled are scored by a model fitted on the pooled rows but those with a prompt of that set.
-    """
-    recipe = recipe or Recipe()
-    pooled = [row for name in pairs.pooled if name in sets for row in sets[name]]
-    by_fold: dict[int, Score] = {}
-    for fold in sorted({fold_of(row.digest, folds) for row in pooled}):
-        log.info("fold %d of %d", fold + 1, folds)
-        by_fold[fold] = _fitted([row for row in pooled if fold_of(row.digest, folds) != fold], pairs, recipe)
-    scored: dict[str, Scored] = {}
-    transfer: dict[frozenset[str], Score] = {}
-    everything = frozenset(row.digest for row in pooled)
-    for name, rows in sets.items():
-        if pairs.sets[name].pooled:
-            scored[name] = _scored(rows, lambda row: by_fold[fold_of(row.digest, folds)](row))
-            continue
-        shared = everything & {row.digest for row in rows}
-        if shared not in transfer:
-            log.info("transfer to %s", name)
-            transfer[shared] = _fitted([row for row in pooled if row.digest not in shared], pairs, recipe)
-        scored[name] = _scored(rows, transfer[shared])
-    return scored
+    """Scores each set with models fitted on these rows, never on the same prompt; see `refit.by_folds`."""
+    found = by_folds(sets, pairs, folds, recipe, workers=workers)
+    return {name: _scored(rows, found[name]) for name, rows in sets.items()}
 
 
 def report(scored: Mapping[str, Scored], pairs: Pairs, bootstrap: Bootstrap | None = None) -> dict[str, Any]:
@@ -124,23 +98,8 @@ BASELINES: Final[Mapping[str, Callable[[Sequence[Row], float], Block]]] = {
 }
 
 
-def _scoring(scorer: Scorer) -> Score:
-    def score(row: Row) -> tuple[float, float]:
-        difficulty = scorer.difficulty(from_text(row.prompt))
-        return difficulty.small, difficulty.gain
-
-    return score
-
-
-def _fitted(rows: Sequence[Row], pairs: Pairs, recipe: Recipe) -> Score:
-    if not rows:  # nothing to learn from: no row is more likely than another
-        return lambda _row: (0.5, 0.0)
-    return _scoring(Scorer(fit(rows, recipe, acceptable_at=pairs.acceptable_at).model, "fold"))
-
-
-def _scored(rows: Sequence[Row], score: Score, seen_rows: int = 0) -> Scored:
-    pairs = np.array([score(row) for row in rows], dtype=np.float64).reshape(-1, 2)
-    return Scored(rows=list(rows), probability=pairs[:, 0], gain=pairs[:, 1], seen_rows=seen_rows)
+def _scored(rows: Sequence[Row], scores: Floats, seen_rows: int = 0) -> Scored:
+    return Scored(rows=list(rows), probability=scores[:, 0], gain=scores[:, 1], seen_rows=seen_rows)
 
 
 def _pool(parts: Iterable[Scored]) -> Scored:

@@ -1,8 +1,8 @@
 """The classifier as data: plain arrays, and the arithmetic that training and scoring share."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from math import log
+from collections.abc import Sequence
+from math import exp, log
 from typing import Final
 
 import msgspec
@@ -17,7 +17,10 @@ LEAVES: Final = 16
 """Most leaves of a tree: a set of leaves is one 16-bit word."""
 
 SMALL, GAIN = 0, 1
-"""Outputs of the forest: log odds that the small model is acceptable, and how much the large one adds."""
+"""Outputs of the forest: the chance that the small model is acceptable, and how much the large one adds."""
+
+SUREST: Final = 0.01
+"""Raw chances are kept this far from 0 and 1: squared error lets a sum of trees pass them."""
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
@@ -26,7 +29,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
     `index`: word -> row. `idf`: (words,). `directions`: (words, dimensions).
     """
 
-    index: Mapping[bytes, int]
+    index: dict[bytes, int]
     idf: Floats
     directions: NDArray[np.float32]
 
@@ -35,13 +38,14 @@ class Vocabulary(msgspec.Struct, frozen=True):
         index = self.index
         known = {row: count for word, count in Counter(words).items() if (row := index.get(word)) is not None}
         if not known:
-            return np.zeros(self.directions.shape[1])
+            return np.zeros(int(self.directions.shape[1]), dtype=np.float64)
         rows = np.fromiter(known, dtype=np.intp, count=len(known))
         weights = np.log(np.fromiter(known.values(), dtype=np.float64, count=len(known)))
         weights += 1.0
         weights *= self.idf[rows]
         weights /= np.sqrt(weights @ weights)
-        return np.dot(weights.astype(np.float32), self.directions[rows]).astype(np.float64)
+        projected: NDArray[np.float32] = np.dot(weights.astype(np.float32), self.directions[rows])
+        return projected.astype(np.float64)
 
 
 class Forest(msgspec.Struct, frozen=True):
@@ -66,7 +70,8 @@ class Forest(msgspec.Struct, frozen=True):
         first = np.bitwise_count(~alive & (alive - np.uint16(1)))  # number of zeros below the lowest one
         trees = len(self.values)
         chosen = self.values.ravel()[np.arange(0, trees * LEAVES, LEAVES) + first]
-        return self.base + chosen.reshape(len(self.base), -1).sum(axis=1)
+        sums: Floats = chosen.reshape(len(self.base), -1).sum(axis=1)
+        return self.base + sums
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -94,15 +99,16 @@ class Model(msgspec.Struct, frozen=True):
     def probabilities(self, text: Text) -> tuple[float, float]:
         """P(small acceptable), P(large acceptable)."""
         raw = self.forest.evaluate(self.features(text))
-        small = float(sigmoid(self.small.at(float(raw[SMALL]))))
+        small = sigmoid(self.small.at(log_odds(float(raw[SMALL]))))
         return small, min(1.0, max(0.0, small + self.gain.at(float(raw[GAIN]))))
 
 
-def sigmoid(log_odds: float) -> float:
+def sigmoid(odds: float) -> float:
     """From log odds to a probability; far out it is exactly 0 or 1 rather than an overflow."""
-    bounded = min(700.0, max(-700.0, log_odds))
-    return float(1.0 / (1.0 + np.exp(-bounded)))
+    return 1.0 / (1.0 + exp(-min(700.0, max(-700.0, odds))))
 
 
-def log_odds(probability: float) -> float:
-    return log(probability / (1.0 - probability))
+def log_odds(raw: float) -> float:
+    """Of a raw chance, kept off 0 and 1."""
+    chance = min(1.0 - SUREST, max(SUREST, raw))
+    return log(chance / (1.0 - chance))

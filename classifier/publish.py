@@ -30,7 +30,9 @@ def trainable(sets: Mapping[str, Sequence[Row]], pairs: Pairs) -> list[str]:
     return [name for name in pairs.pooled if pairs.sets[name].may_train and name in sets]
 
 
-def train(sets: Mapping[str, Sequence[Row]], pairs: Pairs, recipe: Recipe, output: Path) -> artefact.Manifest:
+def train(
+    sets: Mapping[str, Sequence[Row]], pairs: Pairs, recipe: Recipe, output: Path, *, workers: int = 1
+) -> artefact.Manifest:
     """Fits on every row that may train, and keeps the recipe's own cross-validated figures in the manifest.
 
     Raises TooLittleData when no set may train.
@@ -40,7 +42,7 @@ def train(sets: Mapping[str, Sequence[Row]], pairs: Pairs, recipe: Recipe, outpu
     rows = [row for name in names for row in chosen[name]]
     if not rows:
         raise TooLittleData("no pooled set that may train has a row with both scores")
-    report = evaluate.report(evaluate.by_folds(chosen, pairs, FOLDS, recipe), pairs)
+    report = evaluate.report(evaluate.with_folds(chosen, pairs, FOLDS, recipe, workers=workers), pairs)
     log.info("fitting on %d rows", len(rows))
     fitted = fit(rows, recipe, acceptable_at=pairs.acceptable_at)
     manifest = artefact.Manifest(

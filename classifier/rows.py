@@ -121,7 +121,8 @@ def _rows(folder: Path, paired: PairedSet, pairs: Pairs) -> Iterator[Row]:
 
 def _row(line: bytes, paired: PairedSet, pairs: Pairs) -> Row | None:
     raw: dict[str, Any] = json.loads(line)  # the standard library also takes lone surrogates
-    scores = {model: float(score) for model, score in (raw.get(pairs.metric_key) or {}).items() if _is_score(score)}
+    given: dict[str, Any] = raw.get(pairs.metric_key) or {}
+    scores = {model: float(score) for model, score in given.items() if _is_score(score)}
     if paired.small not in scores or paired.large not in scores:
         return None
     prompt: str = raw[pairs.prompt_key]

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import sys
+from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import click
 
 from classifier.errors import ClassifierError
 
+WORTH_PROCESSES = 2_000
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -38,7 +41,8 @@ def train(data: Path, output: Path, pairs_file: Path | None, seed: int) -> None:
     _log_to_stderr()
     with _told():
         pairs = rows.find_pairs(data, pairs_file)
-        manifest = publish.train(rows.read_sets(data, pairs), pairs, Recipe(seed=seed), output)
+        sets = rows.read_sets(data, pairs)
+        manifest = publish.train(sets, pairs, Recipe(seed=seed), output, workers=_workers(sets))
     click.echo(f"{output}: version {manifest.version}, {output.stat().st_size / 1e6:.1f} MB")
     for trained in manifest.sets:
         click.echo(f"  {trained.name}: {trained.rows} rows, {trained.licence}")
@@ -79,7 +83,7 @@ def evaluate(
         if cv is None:
             scored = evaluation.with_artefact(artefact.load(model), sets)
         else:
-            scored = evaluation.by_folds(sets, pairs, cv, Recipe(seed=seed))
+            scored = evaluation.with_folds(sets, pairs, cv, Recipe(seed=seed), workers=_workers(sets))
         report = evaluation.report(scored, pairs, evaluation.Bootstrap(bootstrap, seed))
     click.echo(json.dumps(report) if as_json else table(report))
 
@@ -93,6 +97,11 @@ class _told:  # noqa: N801 - reads as a word in `with _told():`
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if isinstance(error, ClassifierError):
             raise click.ClickException(str(error)) from error
+
+
+def _workers(sets: Mapping[str, Sized]) -> int:
+    """Processes to fit in: one a core, but one alone where starting more takes longer than the work."""
+    return len(os.sched_getaffinity(0)) if sum(map(len, sets.values())) >= WORTH_PROCESSES else 1
 
 
 def _log_to_stderr() -> None:

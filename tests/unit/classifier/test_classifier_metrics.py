@@ -1,5 +1,7 @@
 """Metrics against cases worked out by hand, and against slow definitions."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -86,10 +88,10 @@ def test_the_curve_by_brute_force(drawn):
     for value in sorted(set(order), reverse=True):
         chosen = order >= value
         points.append((chosen.mean(), labels.gap[chosen].sum() / total))
-    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in zip(points, points[1:], strict=False))
+    area = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(points))
     assert block.apgr == pytest.approx(area)
     for share, found in ((0.5, block.cpt50), (0.8, block.cpt80)):
-        steps = zip(points, points[1:], strict=False)
+        steps = itertools.pairwise(points)
         x = next(a[0] + (b[0] - a[0]) * (share - a[1]) / (b[1] - a[1]) for a, b in steps if b[1] >= share)
         assert found == pytest.approx(100 * x)
 
