@@ -54,17 +54,15 @@ def with_folds(
 def report(scored: Mapping[str, Scored], pairs: Pairs, bootstrap: Bootstrap | None = None) -> dict[str, Any]:
     """The JSON object of the command: metrics of the pooled rows, of each set, and of the baselines."""
     bootstrap = bootstrap or Bootstrap()
-    parts = {name: part for name, part in scored.items() if part.rows}
-    pool = _pool([parts[name] for name in pairs.pooled if name in parts])
-    seen = sum(scored[name].seen_rows for name in pairs.pooled if name in scored)
+    pool = _pool([scored[name] for name in pairs.pooled if name in scored])
     at = pairs.acceptable_at
     return {
-        "pooled": _block(msgspec.structs.replace(pool, seen_rows=seen), at, bootstrap),
-        "sets": {name: _block(part, at, bootstrap) for name, part in parts.items()},
+        "pooled": _block(pool, at, bootstrap),
+        "sets": {name: _block(part, at, bootstrap) for name, part in scored.items()},
         "baselines": {
             kind: {
                 "pooled": _only_order(baseline(pool.rows, at)),
-                "sets": {name: _only_order(baseline(part.rows, at)) for name, part in parts.items()},
+                "sets": {name: _only_order(baseline(part.rows, at)) for name, part in scored.items()},
             }
             for kind, baseline in BASELINES.items()
         },
@@ -109,6 +107,7 @@ def _pool(parts: Iterable[Scored]) -> Scored:
         rows=[row for part in parts for row in part.rows],
         probability=np.concatenate([empty, *(part.probability for part in parts)]),
         gain=np.concatenate([empty, *(part.gain for part in parts)]),
+        seen_rows=sum(part.seen_rows for part in parts),
     )
 
 

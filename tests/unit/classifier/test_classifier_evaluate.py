@@ -119,7 +119,7 @@ def test_seen_prompts_are_dropped_and_counted():
     assert found["sets"]["one"]["seen_rows"] == seen
     assert found["sets"]["one"]["n"] == 20 - seen
     assert found["pooled"]["seen_rows"] == seen
-    assert "far" not in found["sets"]
+    assert (found["sets"]["far"]["n"], found["sets"]["far"]["seen_rows"], found["sets"]["far"]["apgr"]) == (0, 1, None)
 
 
 def test_a_fold_is_never_scored_by_a_model_that_saw_it():
