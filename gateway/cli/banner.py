@@ -28,7 +28,9 @@ def banner(settings: Settings, views: Sequence[PoolView], *, key: str | None, to
         ("Data", str(settings.folder)),
     ]
     troubles = [f"  ! {view.pool}: {view.words}" for view in views if view.state == "stuck"]
-    lines = ["Turnout is up; Ctrl-C stops it.", "", *(f"  {name:<9}{value}" for name, value in rows)]
+    able = any(view.state == "ready" for view in views) or not troubles
+    title = "Turnout is up; Ctrl-C stops it." if able else "Turnout runs, but no pool can answer yet; Ctrl-C stops it."
+    lines = [title, "", *(f"  {name:<9}{value}" for name, value in rows)]
     return "\n".join([*lines, *(["", *troubles] if troubles else []), "", "  Try:", "", curl(settings, key), ""])
 
 

@@ -35,8 +35,11 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def alone(lock: Path, what: str) -> Generator[None, None, None]:
-    """Hold a lock that the system gives back when we end, however we end. Raises InUse."""
+def alone(lock: Path, what: str) -> Generator[bool, None, None]:
+    """Hold a lock that the system gives back when we end, however we end; True: its last holder was killed.
+
+    Raises InUse.
+    """
     with lock.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,10 +47,12 @@ def alone(lock: Path, what: str) -> Generator[None, None, None]:
             file.seek(0)
             holder = file.read().strip() or "another process"
             raise InUse(f"{what} is already running on the data folder {lock.parent} ({holder}).") from None
+        file.seek(0)
+        killed = bool(file.read().strip())
         file.truncate(0)
         file.write(f"process {os.getpid()}")
         file.flush()
-        yield
+        yield killed
         file.truncate(0)
 
 
@@ -114,14 +119,26 @@ def tree(settings: Settings) -> Mapping[str, Any]:
     return plain
 
 
-def bytecode(folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables for our children where Python is told to write no byte code: then it goes to the data folder.
+def environment(folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of our parts: without the settings in it, which are in the file they read, under our options.
 
-    Compiling everything at each start would take seconds, for every replica anew.
+    Where Python is told to write no byte code beside the sources, it goes to the data folder: compiling everything at
+    each start would take seconds, for every replica anew.
     """
-    if not environ.get("PYTHONDONTWRITEBYTECODE") or environ.get("PYTHONPYCACHEPREFIX"):
-        return {}
-    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "cache" / "bytecode")}
+    ours = {name: value for name, value in environ.items() if not name.startswith("TURNOUT__")}
+    if environ.get("PYTHONDONTWRITEBYTECODE") and not environ.get("PYTHONPYCACHEPREFIX"):
+        ours |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder / "cache" / "bytecode")}
+    return ours
+
+
+def free(lock: Path) -> bool:
+    """Whether nobody holds this lock now."""
+    with lock.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 def claim_port(host: str, port: int) -> int:
@@ -135,12 +152,12 @@ def claim_port(host: str, port: int) -> int:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise InUse(
-                    f"Port {port} on {host} is taken. Choose another: turnout up --port {_free(host)}"
+                    f"Port {port} on {host} is taken. Choose another: turnout up --port {_free_port(host)}"
                 ) from error
             raise SettingsError(f"Cannot serve on {host}:{port}: {error.strerror}.") from error
         number: int = tried.getsockname()[1]
         return number
 
 
-def _free(host: str) -> int:
+def _free_port(host: str) -> int:
     return claim_port(host, 0)

@@ -22,7 +22,7 @@ class Part(msgspec.Struct, frozen=True):
     log: Path
     grace: float
     wave: int = 0
-    environ: Mapping[str, str] = {}  # besides our own
+    environ: Mapping[str, str] | None = None  # None: our own
 
 
 class _Place:

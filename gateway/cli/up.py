@@ -16,7 +16,7 @@ from gateway.cli import prepare
 from gateway.cli.banner import banner, base_url
 from gateway.cli.builtin import builtin
 from gateway.cli.options import config_options, fail, load_settings
-from gateway.cli.progress import Ticker, line, outlook
+from gateway.cli.progress import PoolView, Ticker, line, outlook
 from gateway.cli.supervise import Part, Supervisor
 from gateway.control.fleet.child import first
 from gateway.control.supply import digests_of
@@ -27,6 +27,7 @@ from gateway.db.repositories import builds, replicas
 from gateway.settings import Settings, SettingsError
 
 LOOK: Final = 0.2  # seconds between looks at how far a start has come
+LEAVE: Final = 10.0  # seconds that parts of a killed `turnout up` may take beyond their grace
 PATIENCE: Final = 15.0  # seconds that pools in trouble get once all others are ready
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -46,8 +47,8 @@ def command(config: Path | None, data: str | None, host: str | None, port: int |
     try:
         digests = digests_of(settings.pools)
         prepare.make_folder(settings.folder)
-        with prepare.alone(settings.folder / "lock", "Turnout"):
-            code = asyncio.run(_up(settings, digests))
+        with prepare.alone(settings.folder / "lock", "Turnout") as killed:
+            code = asyncio.run(_up(settings, digests, after_kill=killed))
     except (SettingsError, prepare.InUse, DatabaseError) as error:
         fail(str(error))
     sys.exit(code)
@@ -60,14 +61,16 @@ def effective(settings: Settings, *, host: str | None, port: int | None) -> Sett
     return msgspec.structs.replace(settings, data=str(settings.folder), gateway=face)
 
 
-async def _up(settings: Settings, digests: Mapping[str, str]) -> int:
-    """Start, tell, wait for the end, stop. The exit code: 1 where a part kept dying or nothing came up."""
+async def _up(settings: Settings, digests: Mapping[str, str], *, after_kill: bool) -> int:
+    """Start, tell, wait for the end, stop. The exit code: 1 where a part kept dying."""
+    ticker = Ticker(sys.stderr, lambda: shutil.get_terminal_size().columns)
+    if after_kill:
+        await _until_left(settings, ticker)
     port = prepare.claim_port(settings.gateway.host, settings.gateway.port)
     settings = msgspec.structs.replace(settings, gateway=msgspec.structs.replace(settings.gateway, port=port))
     settings = prepare.with_secrets(settings)
     file = settings.folder / "turnout.toml"
     prepare.write_settings(settings, file)
-    ticker = Ticker(sys.stderr, lambda: shutil.get_terminal_size().columns)
     ticker.show("preparing the database")
     await migrate(settings.database_url)
     supervisor = Supervisor(_parts(settings, file), ticker.tell)
@@ -87,14 +90,29 @@ async def _up(settings: Settings, digests: Mapping[str, str]) -> int:
     return 1 if supervisor.failed.is_set() else 0
 
 
+async def _until_left(settings: Settings, ticker: Ticker) -> None:
+    """The parts of a `turnout up` that was killed leave by themselves; running answers get their grace."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + settings.gateway.shutdown_grace + LEAVE
+    while loop.time() < end:
+        try:
+            prepare.claim_port(settings.gateway.host, settings.gateway.port)
+            if prepare.free(settings.folder / "control.lock"):
+                return
+        except prepare.InUse:
+            pass
+        ticker.show("the last Turnout on this folder was killed; waiting for its parts to leave")
+        await asyncio.sleep(LOOK)
+
+
 def _parts(settings: Settings, file: Path) -> Sequence[Part]:
     """No new requests first; then the replicas that answered them go, and builds return to the queue."""
 
+    environ = prepare.environment(settings.folder)
+
     def part(name: str, grace: float, wave: int) -> Part:
         argv = (sys.executable, "-m", "gateway.cli", name, "--config", str(file), "--watch-stdin")
-        return Part(
-            name, argv, settings.folder / "logs" / f"{name}.log", grace, wave, prepare.bytecode(settings.folder)
-        )
+        return Part(name, argv, settings.folder / "logs" / f"{name}.log", grace, wave, environ)
 
     return [
         part("gateway", settings.gateway.shutdown_grace + 5.0, 0),
@@ -116,8 +134,7 @@ async def _tell_when_up(settings: Settings, digests: Mapping[str, str], db: Data
     loop = asyncio.get_running_loop()
     stuck_since: float | None = None
     while True:
-        views = outlook(settings.pools, digests, await builds.list_all(db), await replicas.list_all(db))
-        ticker.show(line(views))
+        views = await _look(settings, digests, db, ticker)
         if any(view.state == "working" for view in views):
             stuck_since = None
         elif all(view.state == "ready" for view in views):
@@ -132,6 +149,16 @@ async def _tell_when_up(settings: Settings, digests: Mapping[str, str], db: Data
     key, token = prepare.first_key(settings.keys), prepare.console_token(settings.console)
     click.echo(banner(settings, views, key=key, token=token))
     await asyncio.Event().wait()
+
+
+async def _look(settings: Settings, digests: Mapping[str, str], db: Database, ticker: Ticker) -> Sequence[PoolView]:
+    try:
+        views = outlook(settings.pools, digests, await builds.list_all(db), await replicas.list_all(db))
+    except DatabaseError as error:
+        ticker.show(str(error))
+        return [PoolView(name, "working", "not known") for name in settings.pools]
+    ticker.show(line(views))
+    return views
 
 
 async def _until_served(url: str, pools: set[str]) -> None:

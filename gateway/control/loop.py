@@ -82,6 +82,7 @@ class ControlLoop:
         now = self._clock()
         self._watch.follow([*await self._local.observe(), *await self._static.observe()])
         await self._watch.write(self._db)
+        await self._replace_hung()
         demands = await demand.totals(self._db, now, FRESH)
         for pool in self._ours:
             await self._scale(pool, demands, now)
@@ -101,6 +102,13 @@ class ControlLoop:
         wanted = await self._scaler.step(self._db, pool, demands.get(pool, Demand()), self._watch.ready(pool), now)
         if launch is not None:
             await self._local.scale(pool, wanted, launch)
+
+    async def _replace_hung(self) -> None:
+        """Drained, a replica no longer counts, and the next `scale` fills its place. Servers of others stay."""
+        ours = {unit.id for unit in await self._local.observe() if unit.phase == "running"}
+        for name in ours.intersection(self._watch.hung()):
+            self._log.warning("%s has not answered a probe for long; it is replaced", name)
+            await self._local.drain(name)
 
     async def _now_and_then(self, what: str, seconds: float, now: float, work: Callable[[], Awaitable[None]]) -> None:
         if now - self._last.get(what, float("-inf")) >= seconds:

@@ -19,6 +19,7 @@ from gateway.settings import PoolSettings
 FAILURES: Final = 3  # probes in a row that must fail before a ready replica is taken out
 PROBE_TIMEOUT: Final = 5.0  # seconds
 EAGER: Final = 0.1  # seconds between probes of a replica that has just begun to listen
+HUNG: Final = 120.0  # seconds without one good probe after which a process is taken for dead
 EAGER_FOR: Final = 10.0  # seconds; after that as often as any other
 
 AskModel = Callable[[Replica], Awaitable[str]]
@@ -53,6 +54,7 @@ class _Watched:
         self.served_model = ""
         self.task: asyncio.Task[None] | None = None
         self.row: ReplicaRow | None = None  # as last written
+        self.good_at = 0.0  # its last good probe, or when probing began
 
 
 class Watch:
@@ -110,11 +112,17 @@ class Watch:
             if unit.phase != "running":
                 self._rest(watched)
             elif watched.task is None:
+                watched.good_at = self._clock()
                 watched.task = asyncio.create_task(self._probe(watched), name=f"probe {name}")
 
     def ready(self, pool: str) -> list[Load]:
         """The last load of each ready replica of a pool."""
         return [one.load for one in self._of(pool) if _state(one)[0] == "ready"]
+
+    def hung(self) -> list[str]:
+        """Replicas whose process runs and that have not passed a probe for long: only a new process can help."""
+        now = self._clock()
+        return [name for name, one in self._watched.items() if one.task is not None and now - one.good_at > HUNG]
 
     async def write(self, db: Database) -> None:
         """Bring the rows up to what is known; only what has changed is written. Raises Unavailable."""
@@ -163,7 +171,7 @@ class Watch:
         except TimeoutError:
             return f"no answer to a probe in {PROBE_TIMEOUT:.0f} s"
         if load is not None:
-            watched.load = load
+            watched.load, watched.good_at = load, self._clock()
         return load
 
     def _replica(self, watched: _Watched) -> Replica:

@@ -197,6 +197,23 @@ async def test_out_after_three_bad_probes_and_back_after_a_good_one(world):
     await world.state("small-1", "ready")
 
 
+async def test_a_process_that_hangs_is_replaced_but_not_a_server_of_others(world, caplog):
+    await world.state("small-1", "ready")
+    await world.state("far-1", "ready")
+    for url in ("http://small-1", "http://far:1"):
+        world.backend.says[url] = Unreachable("refused")
+    await world.state("small-1", "joining")
+    world.now += 119
+    await world.loop.step()
+    assert "small-1 has not answered" not in caplog.text
+    world.now += 2
+    world.backend.says["http://small-1"] = Load()
+    await world.loop.step()
+    assert "small-1 has not answered a probe for long" in caplog.text
+    assert "far-1 has not" not in caplog.text
+    await world.state("small-1", "ready")  # the fleet was asked for one again
+
+
 async def test_only_changes_that_matter_to_routing_move_the_version(world):
     await world.state("small-1", "ready")
     await world.state("far-1", "ready")

@@ -28,7 +28,7 @@ class Child:
 
     @classmethod
     async def start(cls, argv: Sequence[str], log: Path, environ: Mapping[str, str] | None = None) -> Self:
-        """Start a program; everything it prints is appended to `log`. Raises OSError."""
+        """Start a program; everything it prints is appended to `log`. `environ` None: our own. Raises OSError."""
         _set_aside(log)
         with log.open("ab") as out:
             out.write(f"--- {time.strftime('%Y-%m-%dT%H:%M:%S%z')} {' '.join(argv)}\n".encode())
@@ -38,7 +38,7 @@ class Child:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=out,
                 stderr=out,
-                env={**os.environ, **(environ or {}), "PYTHONUNBUFFERED": "1"},
+                env={**(os.environ if environ is None else environ), "PYTHONUNBUFFERED": "1"},
                 process_group=0,  # a Ctrl-C at the terminal reaches us alone; we stop our children in order
             )
             return cls(process, log, out.tell())

@@ -91,8 +91,10 @@ def test_one_folder_one_holder(tmp_path):
     held = rf"already running on the data folder .* \(process {os.getpid()}\)"
     with prepare.alone(lock, "Turnout"), pytest.raises(prepare.InUse, match=held), prepare.alone(lock, "Turnout"):
         raise AssertionError("two at once")
-    with prepare.alone(lock, "Turnout"):
-        pass
+    with prepare.alone(lock, "Turnout") as killed:
+        assert not killed
+        assert not prepare.free(lock)
+    assert prepare.free(lock)
 
 
 def test_a_killed_holder_holds_nothing(tmp_path):
@@ -106,8 +108,8 @@ def test_a_killed_holder_holds_nothing(tmp_path):
         with pytest.raises(prepare.InUse, match=str(holder.pid)), prepare.alone(tmp_path / "lock", "x"):
             pass
         holder.kill()
-    with prepare.alone(tmp_path / "lock", "x"):
-        pass
+    with prepare.alone(tmp_path / "lock", "x") as killed:
+        assert killed
 
 
 def test_a_taken_port_names_one_that_is_free():
@@ -127,11 +129,15 @@ def test_an_address_that_is_not_ours_is_a_mistake_in_the_settings():
         prepare.claim_port("192.0.2.1", 8000)
 
 
+def test_the_parts_take_their_settings_from_the_file_alone():
+    assert prepare.environment(Path("/d"), {"TURNOUT__GATEWAY__PORT": "0", "MY_KEY": "k"}) == {"MY_KEY": "k"}
+
+
 def test_byte_code_goes_to_the_data_folder_where_it_may_not_lie_beside_the_source():
-    folder = Path("/d")
-    assert prepare.bytecode(folder, {}) == {}
-    assert prepare.bytecode(folder, {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": "/p"}) == {}
-    assert prepare.bytecode(folder, {"PYTHONDONTWRITEBYTECODE": "1"}) == {
+    never, elsewhere = {"PYTHONDONTWRITEBYTECODE": "1"}, {"PYTHONPYCACHEPREFIX": "/p"}
+    assert prepare.environment(Path("/d"), {}) == {}
+    assert prepare.environment(Path("/d"), never | elsewhere) == never | elsewhere
+    assert prepare.environment(Path("/d"), never) == {
         "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONPYCACHEPREFIX": "/d/cache/bytecode",
     }
@@ -161,6 +167,11 @@ def test_the_banner_says_all_there_is_to_know():
         "/d",
     ):
         assert words in text
+
+
+def test_the_banner_does_not_claim_what_is_not():
+    views = [PoolView("small", "stuck", "build failed: disk full")]
+    assert "no pool can answer yet" in banner(SETTINGS, views, key="k", token=None)
 
 
 def test_the_curl_line_is_one_shell_command():
