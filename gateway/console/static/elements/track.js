@@ -39,8 +39,9 @@ function track(tier, chat, all) {
 
 class Track extends HTMLElement {
   connectedCallback() {
-    this.append(drawing(), make("table", { class: "behind" }, make("caption", {}, "Where the last minute's chat requests went"),
-      make("thead", {}, make("tr", {}, ...HEAD.map((name) => make("th", { scope: "col" }, name)))), make("tbody")));
+    const head = make("thead", {}, make("tr", {}, ...HEAD.map((name) => make("th", { scope: "col" }, name))));
+    const table = make("table", {}, make("caption", {}, "Where the last minute's chat requests went"), head, make("tbody"));
+    this.append(drawing(), make("div", { class: "behind" }, table));
     onPicture((picture) => this.draw(picture));
   }
   put(id, words) { put(this.querySelector(`#track-${id}`), words); }
