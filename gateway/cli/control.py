@@ -42,6 +42,8 @@ def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None
     """Run replicas, probe and scale them, and tell gateways of them, until SIGTERM or Ctrl-C.
 
     Then its replicas finish what they do and are stopped. A second signal does not wait for them.
+
+    Example: turnout control --config turnout.toml
     """
     settings = load_settings(config, data)
     with json_logs(settings.telemetry.log_level, sys.stderr):

@@ -21,7 +21,10 @@ HIDDEN: Final = "(hidden)"
 @config_options
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of TOML.")
 def command(config: Path | None, data: str | None, *, as_json: bool) -> None:
-    """Print every setting as `turnout up` would take it: built-in tree, file, environment. Secrets are hidden."""
+    """Print every setting as `turnout up` would take it: built-in tree, file, environment. Secrets are hidden.
+
+    Example: turnout settings --config turnout.toml --json
+    """
     shown = hidden(tree(load_settings(config, data, builtin())))
     click.echo(json.dumps(shown, indent=2, ensure_ascii=False) if as_json else dumps(shown), nl=as_json)
 

@@ -41,6 +41,8 @@ def command(config: Path | None, data: str | None, host: str | None, port: int |
     """Run gateway, control loop, build worker and engines on this machine, supervised; Ctrl-C stops them all.
 
     Without a configuration it serves two chat models and an embedding model on the CPU, and the routed model `auto`.
+
+    Example: turnout up --data ~/turnout --port 9000
     """
     settings = effective(load_settings(config, data, builtin()), host=host, port=port)
     settings = prepare.simulated(settings) if simulated else settings

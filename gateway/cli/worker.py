@@ -25,6 +25,8 @@ def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None
 
     A build that runs then is stopped and goes back into the queue; so does one whose worker was killed, when a worker
     starts again.
+
+    Example: turnout worker --config turnout.toml
     """
     settings = load_settings(config, data)
     signal.signal(signal.SIGTERM, _leave)  # until the worker has its own way
