@@ -60,7 +60,7 @@ class Gateway:
         self.breaker = Breaker(_clock, self.live.blocked)
         self.index = PrefixIndex(settings.prefix.block, settings.prefix.blocks_per_replica)
         self.queue = PoolQueue(self.catalog, self.live, _clock)
-        self.gather = Gather(self.index, Judge(scorer))
+        self.gather = Gather(self.index, Judge(scorer), settings.classifier.margin)
         self.console_key = secrets.token_urlsafe(32)
         self._catalog = Catalog()
 

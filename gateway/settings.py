@@ -126,6 +126,7 @@ class PrefixIndex(_Part, frozen=True):
 
 class Classifier(_Part, frozen=True):
     artefact: str | None = None  # None: the one that ships
+    margin: float = 0.05  # a gain in P(acceptable) up to this is taken for the classifier's own error, and for nothing
 
 
 class Telemetry(_Part, frozen=True):

@@ -4,10 +4,12 @@ from typing import Any, Final
 
 SOURCE: Final = "smollm2-135m-instruct"
 CONTEXT: Final = 16384  # tokens, 4096 for each of four slots: 380 MB of KV cache at 23 kB a token
+# Seconds of a slot: a gain that is told apart from noise sends a request to the large pool, unless it has to wait long.
+QUALITY_WORTH: Final = 300
 
 
 def builtin() -> dict[str, Any]:
-    """Rates are those of one replica with one thread on a current CPU core; a pool's own settings go over them."""
+    """Rates are those of one replica with one thread on a current CPU core, which is what either pool's slot costs."""
     small = {"engine": "llamacpp", "source": SOURCE, "quantization": "q4_0"}
     return {
         "pools": {
@@ -25,7 +27,6 @@ def builtin() -> dict[str, Any]:
                 "context": CONTEXT,
                 "prefill_rate": 77,
                 "decode_rate": 42,
-                "price": 2,
                 "cold_start": 3,
             },
             "embed": {
@@ -38,5 +39,5 @@ def builtin() -> dict[str, Any]:
                 "cold_start": 2,
             },
         },
-        "aliases": {"auto": {"pools": ["small", "large"]}},
+        "aliases": {"auto": {"pools": ["small", "large"], "quality_worth": QUALITY_WORTH}},
     }

@@ -74,6 +74,8 @@ class Live:
         self.loads: dict[ReplicaId, Load] = {}
         self.blocked: set[ReplicaId] = set()  # the breaker holds these back
         self.tokens_per_byte: dict[str, float] = {}  # by pool, learned from usage
+        self.prompt_bytes: dict[str, float] = {}  # by pool, of one prompt, averaged; prompt_tokens likewise
+        self.prompt_tokens: dict[str, float] = {}
         self.output_tokens: dict[str, float] = {}  # by pool, tokens of one answer, learned from usage
 
 

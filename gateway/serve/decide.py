@@ -31,6 +31,7 @@ class Facts(msgspec.Struct, frozen=True):
     acceptable: Mapping[str, float] = {}  # pool -> chance that its answer is good enough, calibrated
     tokens_per_byte: Mapping[str, float] = {}  # pool -> learned from usage
     output_tokens: int = 200  # expected
+    margin: float = 0.0  # how far P(acceptable) of two pools may differ by the classifier's error alone
 
 
 class Because(msgspec.Struct, frozen=True):
@@ -66,8 +67,17 @@ def decide(facts: Facts, pools: Iterable[Pool], live: Live, quality_worth: float
     as is a replica that the breaker holds back. Ties go to the replica with fewer requests, then by name.
     """
     forms = list(_worth_considering(facts.forms))
-    plans = [plan for pool in pools for plan in _plans(facts, forms, pool, live, quality_worth)]
+    candidates = tuple(pools)
+    acceptable = _told_apart(facts, candidates)
+    plans = [plan for pool in candidates for plan in _plans(facts, forms, pool, live, quality_worth, acceptable)]
     return sorted(plans, key=lambda plan: _order(plan, live))
+
+
+def _told_apart(facts: Facts, pools: Iterable[Pool]) -> Mapping[str, float]:
+    """P(acceptable) by pool, less what cannot be told from noise: a pool is better than the worst by what exceeds it."""
+    chances = {pool.name: facts.acceptable.get(pool.name, 0.0) for pool in pools}
+    worst = min(chances.values(), default=0.0)
+    return {name: worst + max(0.0, chance - worst - facts.margin) for name, chance in chances.items()}
 
 
 def _order(plan: Plan, live: Live) -> tuple[float, int, str, str]:
@@ -82,13 +92,19 @@ def _worth_considering(forms: tuple[Form, ...]) -> Iterator[Form]:
             yield form
 
 
-def _plans(facts: Facts, forms: Iterable[Form], pool: Pool, live: Live, quality_worth: float) -> Iterator[Plan]:
+def _plans(
+    facts: Facts,
+    forms: Iterable[Form],
+    pool: Pool,
+    live: Live,
+    quality_worth: float,
+    acceptable: Mapping[str, float],
+) -> Iterator[Plan]:
     ratio = facts.tokens_per_byte.get(pool.name, DEFAULT_TOKENS_PER_BYTE)
-    acceptable = facts.acceptable.get(pool.name, 0.0)
     decoding = decode(pool, facts.output_tokens)
     replicas = [replica for replica in pool.replicas if replica.id not in live.blocked]
     for form in forms:
-        missing = shortfall(quality_worth, acceptable, form.loss)
+        missing = shortfall(quality_worth, acceptable[pool.name], form.loss)
         if not replicas and pool.scalable:
             yield Plan(
                 pool,

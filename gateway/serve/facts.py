@@ -17,6 +17,7 @@ Difficulty = Callable[[Body], Mapping[Tier, float]]
 """P(acceptable) by tier: the classifier, or a constant where there is none."""
 
 _EXPECTED_ANSWER = 200.0  # tokens, until a pool has shown what it writes
+_USUAL_PROMPT = 2000.0  # bytes, likewise
 _MEMORY = 0.05  # weight of the newest request in what is learned
 
 
@@ -25,6 +26,7 @@ class Gather(msgspec.Struct, frozen=True):
 
     index: PrefixIndex
     difficulty: Difficulty
+    margin: float = 0.0  # a gain in P(acceptable) that is no more than the classifier's own error
 
     def forms(self, body: Body, *, compress: bool) -> tuple[Form, ...]:
         """The prompt as it came and, where it is asked for and gains something, without what carries no meaning."""
@@ -44,6 +46,7 @@ class Gather(msgspec.Struct, frozen=True):
             self._acceptable(body, route),
             {pool.name: tokens_per_byte(live, pool) for pool in route.pools},
             _expected_output(live, body, route),
+            self.margin,
         )
 
     def _acceptable(self, body: Body, route: Route) -> Mapping[str, float]:
@@ -64,9 +67,16 @@ def _expected_output(live: Live, body: Body, route: Route) -> int:
 
 
 def learn(live: Live, pool: Pool, size: int, usage: Usage) -> None:
-    """Move the pool's tokens a byte and tokens an answer towards what this request showed. `size`: bytes sent."""
+    """Move what is known of the pool towards what this request showed. `size`: bytes of its prompt, as sent.
+
+    Tokens and bytes are averaged apart: a chat template adds the same few tokens to each prompt, which would say
+    much of a short one's ratio and nothing of a long one's, where the estimate counts.
+    """
     if size and usage.prompt_tokens:
-        _towards(live.tokens_per_byte, pool.name, usage.prompt_tokens / size, DEFAULT_TOKENS_PER_BYTE)
+        name = pool.name
+        _towards(live.prompt_bytes, name, size, _USUAL_PROMPT)
+        _towards(live.prompt_tokens, name, usage.prompt_tokens, _USUAL_PROMPT * DEFAULT_TOKENS_PER_BYTE)
+        live.tokens_per_byte[name] = live.prompt_tokens[name] / live.prompt_bytes[name]
     if usage.completion_tokens:
         _towards(live.output_tokens, pool.name, usage.completion_tokens, _EXPECTED_ANSWER)
 
