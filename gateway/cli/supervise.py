@@ -15,13 +15,13 @@ GIVE_UP: Final = 4  # ends in a row
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One program of ours. `grace`: seconds it gets to leave by itself; `wave`: when it is its turn to leave."""
+    """One program of ours. `grace`: seconds it gets to leave by itself, once those named in `after` have left."""
 
     name: str
     argv: tuple[str, ...]
     log: Path
     grace: float
-    wave: int = 0
+    after: tuple[str, ...] = ()
     environ: Mapping[str, str] | None = None  # None: our own
 
 
@@ -34,7 +34,7 @@ class _Place:
 
 
 class Supervisor:
-    """Starts parts together, starts a dead one again, and stops them wave after wave.
+    """Starts parts together, starts a dead one again, and stops them in the order they need.
 
     `tell` gets what a person should know. `failed` is set when a part keeps dying; then it is time to stop.
     """
@@ -50,13 +50,9 @@ class Supervisor:
             place.keeper = asyncio.create_task(self._keep(place), name=place.part.name)
 
     async def stop(self) -> None:
-        """The parts of the first wave leave, then those of the next: none loses what it still needs."""
+        """Every part leaves as soon as those have left that still need it."""
         self._stopping = True
-        for wave in sorted({place.part.wave for place in self._places}):
-            leaving = [place for place in self._places if place.part.wave == wave]
-            for place in leaving:
-                place.leave.set()
-            await asyncio.gather(*(place.keeper for place in leaving if place.keeper))
+        await asyncio.gather(*(self._leave(place) for place in self._places))
 
     async def kill(self) -> None:
         """Everything ends now."""
@@ -67,6 +63,13 @@ class Supervisor:
             if place.process is not None:
                 await place.process.kill()
         await asyncio.gather(*(place.keeper for place in self._places if place.keeper), return_exceptions=True)
+
+    async def _leave(self, place: _Place) -> None:
+        before = [other.keeper for other in self._places if other.part.name in place.part.after]
+        await asyncio.gather(*(keeper for keeper in before if keeper))
+        place.leave.set()
+        if place.keeper is not None:
+            await place.keeper
 
     async def _keep(self, place: _Place) -> None:
         part, failures = place.part, 0

@@ -108,18 +108,17 @@ async def _until_left(settings: Settings, ticker: Ticker) -> None:
 
 
 def _parts(settings: Settings, file: Path) -> Sequence[Part]:
-    """No new requests first; then the replicas that answered them go, and builds return to the queue."""
-
+    """The control loop, which stops the replicas, leaves after the gateway has answered its last request."""
     environ = prepare.environment(settings.folder)
 
-    def part(name: str, grace: float, wave: int) -> Part:
+    def part(name: str, grace: float, *after: str) -> Part:
         argv = (sys.executable, "-m", "gateway.cli", name, "--config", str(file), "--watch-stdin")
-        return Part(name, argv, settings.folder / "logs" / f"{name}.log", grace, wave, environ)
+        return Part(name, argv, settings.folder / "logs" / f"{name}.log", grace, after, environ)
 
     return [
-        part("gateway", settings.gateway.shutdown_grace + 5.0, 0),
-        part("control", 30.0, 1),
-        part("worker", 15.0, 1),
+        part("gateway", settings.gateway.shutdown_grace + 5.0),
+        part("control", 30.0, "gateway"),
+        part("worker", 15.0),
     ]
 
 

@@ -25,7 +25,7 @@ SIMULATOR: Final = 64 * 1024 * 1024  # bytes
 
 def recipes_of(pools: Mapping[str, PoolSettings]) -> dict[str, AnyRecipe]:
     """The recipe of each pool that is built. Raises SettingsError where one is wrong or a pool has no model."""
-    ours = {name: entry for name, entry in pools.items() if entry.ours and entry.simulated is None}
+    ours = {name: one for name, one in pools.items() if one.ours and one.maximum > 0 and one.simulated is None}
     for name, entry in ours.items():
         if entry.gguf is None and entry.recipe is None:
             raise SettingsError(f"pools.{name}: say where its answers come from: url, gguf or recipe.")

@@ -14,8 +14,8 @@ from tests.support.processes import gone, until
 SERVER = str(Path(__file__).parent.parent / "support" / "fake_server.py")
 
 
-def part(folder: Path, name: str, *options: str, grace: float = 5.0, wave: int = 0) -> Part:
-    return Part(name, (sys.executable, SERVER, *options), folder / f"{name}.log", grace, wave)
+def part(folder: Path, name: str, *options: str, grace: float = 5.0, after: tuple[str, ...] = ()) -> Part:
+    return Part(name, (sys.executable, SERVER, *options), folder / f"{name}.log", grace, after)
 
 
 class Told(list):
@@ -46,9 +46,9 @@ def pids(supervisor: Supervisor) -> list[int]:
     return [place.process.pid for place in supervisor._places]
 
 
-async def test_parts_stop_wave_after_wave(tmp_path):
+async def test_a_part_leaves_after_those_that_need_it(tmp_path):
     told = Told()
-    supervisor = Supervisor([part(tmp_path, "one", "--drain", "0.3"), part(tmp_path, "two", wave=1)], told)
+    supervisor = Supervisor([part(tmp_path, "one", "--drain", "0.3"), part(tmp_path, "two", after=("one",))], told)
     supervisor.start()
     await listening(tmp_path / "one.log")
     await listening(tmp_path / "two.log")
@@ -116,7 +116,7 @@ async def test_killing_waits_for_nobody(tmp_path):
 @pytest.mark.parametrize("waiting", [True, False])
 async def test_what_ends_while_stopping_is_left_alone(tmp_path, waiting):
     told = Told()
-    supervisor = Supervisor([part(tmp_path, "one", "--drain", "0.5"), part(tmp_path, "two", wave=1)], told)
+    supervisor = Supervisor([part(tmp_path, "one", "--drain", "0.5"), part(tmp_path, "two", after=("one",))], told)
     supervisor.start()
     await listening(tmp_path / "one.log")
     await listening(tmp_path / "two.log")

@@ -143,6 +143,14 @@ async def test_ones_own_file_needs_neither_recipe_nor_queue(db, tmp_path):
     assert 1000 < launch.memory < 100_000_000
 
 
+async def test_a_pool_that_may_have_no_replica_is_switched_off(db, tmp_path):
+    queue = Queue()
+    given = settings(tmp_path, a=PoolSettings(recipe=RECIPE, minimum=0, maximum=0))
+    assert await Artefacts(given, db, queue).launch("a", 0.0) is None
+    assert queue == []
+    assert digests_of(given.pools) == {}
+
+
 def test_the_simulator_understands_how_it_is_started(tmp_path):
     pools = simulated(load(None, {}, builtin=builtin())).pools
     for name, entry in pools.items():
