@@ -1,6 +1,7 @@
 """The local fleet against small programs that behave like replicas, well and badly. Every wait is bounded."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -13,8 +14,10 @@ import pytest
 from gateway.control.fleet.child import Child, NotReady, pause_after
 from gateway.control.fleet.local import LocalFleet
 from gateway.control.fleet.protocol import Launch, Unit
-from gateway.control.fleet.room import MIB, RESERVE, Machine, refusal
+from gateway.control.fleet.room import MIB, RESERVE, Machine, _available, _cgroup_room, refusal, this_machine
 from gateway.control.fleet.static import StaticFleet
+from gateway.control.supply import simulated_launch
+from gateway.settings import PoolSettings
 from tests.support.processes import gone, until
 
 SERVER = str(Path(__file__).parent.parent / "support" / "fake_server.py")
@@ -134,6 +137,29 @@ async def test_draining_is_seen_before_it_is_done(fleet):
     assert gone(unit.pid)
 
 
+async def test_an_answer_that_runs_is_finished_before_its_replica_goes(fleet):
+    """wire.md H: live streams were cut five seconds after SIGTERM."""
+    entry = PoolSettings(simulated={"decode_rate": 100, "start_delay": 0})
+    await fleet.scale("p", 1, simulated_launch("p", entry))
+    (unit,) = await all_running(fleet, 1)
+    asking = asyncio.create_task(asyncio.to_thread(_stream, unit.url, 100))
+    await asyncio.sleep(0.3)
+    await fleet.scale("p", 0, None)
+    answer = await asyncio.wait_for(asking, 20)
+    assert answer.rstrip().endswith("data: [DONE]")
+    assert '"finish_reason":"length"' in answer.replace(" ", "")
+    await until(lambda: fleet_is_empty(fleet))
+
+
+def _stream(url: str, tokens: int) -> str:
+    body = {"model": "p", "stream": True, "max_tokens": tokens, "messages": [{"role": "user", "content": "go"}]}
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=20) as reply:
+        return reply.read().decode()
+
+
 async def test_one_that_ignores_sigterm_is_killed_with_what_it_started(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway.control.fleet.local.STOP_MARGIN", 0.2)
     note = tmp_path / "pid"
@@ -219,6 +245,25 @@ async def test_a_replica_without_room_waits_and_says_why(tmp_path, monkeypatch):
 def test_room(running, starting, machine, words):
     why = refusal(Launch((), memory=300 * MIB), running, starting, machine)
     assert why is None if words is None else words in str(why)
+
+
+def test_this_machine_has_room_for_two_chat_pools_and_one_for_embeddings():
+    machine = this_machine()
+    assert machine.threads >= 4
+    assert machine.free_memory is None or machine.free_memory > 0
+
+
+def test_free_memory_is_what_the_system_says_and_a_container_allows(tmp_path):
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    2048 kB\n")
+    assert _available(meminfo) == 2 * MIB
+    assert _available(tmp_path / "none") is None
+    assert _cgroup_room(tmp_path) is None
+    for name, text in {"memory.max": "1000", "memory.current": "900", "memory.stat": "anon 500\nfile 300\n"}.items():
+        (tmp_path / name).write_text(text)
+    assert _cgroup_room(tmp_path) == 400
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _cgroup_room(tmp_path) is None
 
 
 def test_pauses_double_and_end_at_half_a_minute():

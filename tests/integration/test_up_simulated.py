@@ -4,10 +4,13 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -196,6 +199,20 @@ def _stream(up: Up) -> socket.socket:
     connection.sendall((head + body).encode())
     assert b"200" in connection.recv(100)
     return connection
+
+
+def test_a_pool_grows_while_requests_wait_and_every_one_is_answered(tmp_path):
+    config = tmp_path / "turnout.toml"
+    config.write_text("[pools.small]\nmaximum = 2\nslots = 1\n[pools.large]\nminimum = 0\nmaximum = 0\n")
+    with turnout_up(tmp_path / "data", *SIMULATED, "--config", str(config)) as up, ThreadPoolExecutor(4) as clients:
+        asked = [clients.submit(chat, up, "small", f"number {n}", max_tokens=300) for n in range(4)]
+        _wait(lambda: sum("--model small" in command_line(pid) for pid in up.descendants()) == 2, "grown")
+        replicas = {headers["x-turnout-replica"] for _, headers in (one.result(60) for one in asked)}
+        assert replicas == {"small-1", "small-2"}
+        assert "large" not in {unit.name.partition("-")[0] for unit in (up.data / "logs").iterdir()}
+        with closing(sqlite3.connect(up.data / "turnout.db")) as db:
+            reasons = [row[0] for row in db.execute("SELECT reason FROM scale_decisions WHERE pool = 'small'")]
+        assert any("waiting on 1 slots" in reason for reason in reasons)
 
 
 def test_a_pool_whose_server_is_away_does_not_keep_the_others_from_serving(tmp_path):
