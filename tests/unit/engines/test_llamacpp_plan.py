@@ -115,7 +115,7 @@ def test_a_server_gets_the_options_of_its_replica():
     )
     assert (seen.model, seen.alias, seen.parallel, seen.ctx_size, seen.threads) == ("/m.gguf", "small", 2, 4096, 3)
     assert (seen.host, seen.port, seen.drain) == ("127.0.0.1", 0, 2.5)
-    assert (seen.batch_size, seen.ubatch_size) == (128, 128)
+    assert (seen.batch_size, seen.ubatch_size) == (64, 64)
     assert seen.watch_stdin
     assert seen.metrics
     assert not seen.embeddings
