@@ -74,7 +74,7 @@ def decide(facts: Facts, pools: Iterable[Pool], live: Live, quality_worth: float
 
 
 def _told_apart(facts: Facts, pools: Iterable[Pool]) -> Mapping[str, float]:
-    """P(acceptable) by pool, less what cannot be told from noise: a pool is better than the worst by what exceeds it."""
+    """P(acceptable) by pool: one is better than the worst by what exceeds the margin of noise."""
     chances = {pool.name: facts.acceptable.get(pool.name, 0.0) for pool in pools}
     worst = min(chances.values(), default=0.0)
     return {name: worst + max(0.0, chance - worst - facts.margin) for name, chance in chances.items()}

@@ -39,7 +39,7 @@ def test_few_functions_are_long():
 
 
 def test_nothing_is_unfinished_or_names_a_workplace():
-    marks = ("TODO", "FIXME", "XXX", "NotImplementedError", "/work/", "../shared", "farm-")
+    marks = ("TODO", "FIXME", "XXX", "raise NotImplementedError", "/work/", "../shared", "farm-")
     places = [*FILES, *ROOT.glob("*.md"), *ROOT.glob("*.toml"), *(ROOT / "docs").rglob("*.md"), ROOT / "Makefile"]
     found = [
         f"{path.relative_to(ROOT)}: {mark}"

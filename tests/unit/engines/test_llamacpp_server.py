@@ -62,7 +62,7 @@ def parameters(*words: str):
 
 def test_options_become_the_engines_parameters():
     made = parameters(
-        "-a", "smol", "--port", "0", "-np", "2", "-c", "4096", "-t", "3", "-b", "64", "-ub", "64", "--metrics"
+        "-a", "smol", "--port", "0", "-np", "2", "-c", "4096", "-t", "3", "-b", "128", "-ub", "64", "--metrics"
     )
     assert (made.model.path, made.model_alias, made.hostnames, made.port) == ("/m.gguf", {"smol"}, ["127.0.0.1"], 0)
     assert (made.n_parallel, made.n_ctx, made.n_batch, made.n_ubatch) == (2, 4096, 128, 64)
