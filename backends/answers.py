@@ -15,7 +15,8 @@ from backends.sse import Sieve, data_of, split_events
 from backends.usage import usage_of_document
 from telemetry.usage import Meter
 
-KEPT_LIMIT: Final = 64 * 1024 * 1024  # bytes of a JSON answer that are kept to find its usage
+DOCUMENT_LIMIT: Final = 256 * 1024 * 1024  # bytes of an answer that is no stream: it is held until it is whole
+_LOOKED_AT: Final = 64 * 1024  # bytes of an answer without usage that are read to find out what it is
 _AFTER_DONE: Final = 0.5  # seconds that a server gets to end its body after [DONE]
 
 
@@ -74,8 +75,11 @@ async def _until_end(body: AsyncIterator[bytes]) -> None:
 async def assembled(server: str, body: AsyncIterator[bytes], sieve: Sieve) -> bytes:
     """One JSON document from a stream. Raises as `streamed` does; an error event anywhere is the answer's error."""
     assembly = Assembly()
+    size = 0
     try:
         async for piece in streamed(server, body, sieve):
+            size += len(piece)
+            _check_size(server, size)
             for event in split_events(piece):
                 if (chunk := _json_object(data_of(event))) is not None:
                     assembly.add(chunk)
@@ -91,23 +95,60 @@ def _json_object(data: bytes | None) -> Mapping[str, object] | None:
         return None
     try:
         value = cast("object", msgspec.json.decode(data))
-    except msgspec.MsgspecError:  # [DONE], or an event the sieve has counted as malformed
+    except (msgspec.MsgspecError, RecursionError):  # [DONE], or an event the sieve has counted as malformed
         return None
     return cast("Mapping[str, object]", value) if isinstance(value, dict) else None
 
 
-async def document(body: AsyncIterator[bytes], meter: Meter) -> AsyncGenerator[bytes]:
-    """A JSON answer as it comes; its usage is read at its end. It has no first token: all of them come at once."""
-    kept: list[bytes] = []
-    size = 0
+async def document(server: str, body: AsyncIterator[bytes], meter: Meter) -> bytes:
+    """A JSON answer, whole, so that one that is none is never passed on as an answer. It has no first token.
+
+    Raises as `begun` does until the first byte, then Interrupted; Broken for what is no JSON object (the page of some
+    proxy); Refused or Overloaded for an error that came with a status of success.
+    """
+    pieces = [await begun(server, anext(body))]
+    size = len(pieces[0])
+    meter.chunk(size, token=False)
     async for piece in body:
         size += len(piece)
+        _check_size(server, size)
         meter.chunk(len(piece), token=False)
-        if size <= KEPT_LIMIT:
-            kept.append(piece)
-        yield piece
-    meter.usage = usage_of_document(kept) if size <= KEPT_LIMIT else None
+        pieces.append(piece)
+    whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    meter.usage = usage_of_document([whole])
+    _check_document(server, whole, has_usage=meter.usage is not None)
     meter.finished = True
+    return whole
+
+
+class _Doubtful(msgspec.Struct):
+    """What tells an error from an answer that says nothing of usage."""
+
+    error: object = None
+    kind: object = msgspec.field(default=None, name="object")
+    choices: msgspec.Raw = msgspec.Raw()
+    data: msgspec.Raw = msgspec.Raw()
+
+
+def _check_document(server: str, whole: bytes, *, has_usage: bool) -> None:
+    looks = whole[:64].lstrip().startswith(b"{") and whole[-64:].rstrip().endswith(b"}")
+    if looks and (has_usage or len(whole) > _LOOKED_AT):
+        return
+    try:
+        found = msgspec.json.decode(whole, type=_Doubtful) if looks else None
+    except RecursionError:  # too deep for us, and not ours to judge
+        return
+    except msgspec.MsgspecError:
+        found = None
+    if found is None:
+        raise Broken(f"{server}: answered with something other than a JSON object", was_idle=False)
+    if (found.error or found.kind == "error") and not (bytes(found.choices) or bytes(found.data)):
+        raise refusal_in_stream(whole, server=server)
+
+
+def _check_size(server: str, size: int) -> None:
+    if size > DOCUMENT_LIMIT:
+        raise Interrupted(f"{server}: an answer of more than {DOCUMENT_LIMIT} bytes")
 
 
 class Opened(AsyncIterator[bytes]):

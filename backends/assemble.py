@@ -200,5 +200,5 @@ def _arguments(call: Json) -> str:
 def _is_whole(arguments: str) -> bool:
     try:
         return isinstance(msgspec.json.decode(arguments), dict)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return False

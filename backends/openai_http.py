@@ -112,32 +112,34 @@ class OpenAIHttp:
 @asynccontextmanager
 async def _reply(server: str, raw: RawReply, call: Call, prepared: Prepared, meter: Meter) -> AsyncGenerator[Reply]:
     if not _is_stream(raw, asked=prepared.streams):
-        pieces, headers = document(raw.body, meter), _headers(raw, "content-type", "content-length")
-    else:
-        sieve = Sieve(
-            meter,
-            strip_usage=prepared.strip_usage,
-            strip_progress=prepared.strip_progress,
-            choices=prepared.choices,
-        )
-        if not call.stream:
-            whole = await begun(server, assembled(server, raw.body, sieve))
-            yield Reply(raw.status, {"content-type": _JSON, **_headers(raw)}, Opened(whole))
-            return
-        pieces, headers = streamed(server, raw.body, sieve), {"content-type": _SSE, **_headers(raw)}
-    async with aclosing(pieces):
-        yield Reply(raw.status, headers, Opened(await begun(server, anext(pieces)), pieces))
+        whole = await document(server, raw.body, meter)
+        length = {"content-length": str(len(whole))}
+        yield Reply(raw.status, {"content-type": _JSON, **length, **_headers(raw)}, Opened(whole))
+        return
+    sieve = Sieve(
+        meter,
+        strip_usage=prepared.strip_usage,
+        strip_progress=prepared.strip_progress,
+        choices=prepared.choices,
+    )
+    if not call.stream:
+        whole = await begun(server, assembled(server, raw.body, sieve))
+        yield Reply(raw.status, {"content-type": _JSON, **_headers(raw)}, Opened(whole))
+        return
+    async with aclosing(streamed(server, raw.body, sieve)) as pieces:
+        first = await begun(server, anext(pieces))
+        yield Reply(raw.status, {"content-type": _SSE, **_headers(raw)}, Opened(first, pieces))
 
 
 def _is_stream(raw: RawReply, *, asked: bool) -> bool:
     """By what the server says it is; where it says nothing clear, by what it was asked for."""
-    kind = raw.headers.get("content-type", "")
+    kind = raw.headers.get("content-type", "").lower()
     return kind.startswith("text/event-stream") or (asked and "json" not in kind)
 
 
-def _headers(raw: RawReply, *names: str) -> dict[str, str]:
+def _headers(raw: RawReply) -> dict[str, str]:
     """The allow-list of what goes back to the client."""
-    return {name: raw.headers[name] for name in (*names, "x-request-id") if name in raw.headers}
+    return {name: raw.headers[name] for name in ("x-request-id",) if name in raw.headers}
 
 
 async def _some(body: AsyncIterator[bytes]) -> bytes:

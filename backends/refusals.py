@@ -87,7 +87,7 @@ def read_words(body: bytes) -> Words | None:
     text = body.decode("utf-8", "replace").strip()
     try:
         value = cast("object", msgspec.json.decode(body))
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return Words(_clean(text)) if _clean(text) else None
     if isinstance(value, dict):
         return _of_object(cast("Mapping[str, object]", value))

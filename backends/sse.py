@@ -253,7 +253,7 @@ class Sieve:
         else:
             try:
                 chunk = _chunk.decode(data)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 self.malformed += 1
             else:
                 keep = self._read(chunk, data, event)
@@ -312,6 +312,6 @@ def _has_token(choice: _Choice) -> bool:
 def _is_json(data: bytes) -> bool:
     try:
         msgspec.json.decode(data)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return False
     return True

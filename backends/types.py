@@ -61,6 +61,11 @@ class Call(msgspec.Struct, frozen=True):
     first_byte_timeout: float = 120.0  # seconds until the head and the first body byte
     idle_timeout: float = 60.0  # seconds between body bytes
 
+    @override
+    def __repr__(self) -> str:
+        """Never the text of a prompt: this ends up in logs and tracebacks."""
+        return f"Call({self.operation}, {len(self.body)} bytes)"
+
 
 class Reply(msgspec.Struct, frozen=True):
     """An answer whose head has arrived and whose body is still on its way.

@@ -9,6 +9,7 @@ from telemetry.usage import Usage
 
 _WHOLE = 256 * 1024  # bytes of a document that are parsed to find its usage
 _EDGE = 4096  # of a larger one only this much at either end is looked at
+_MOST = 1_000_000_000  # tokens: a count beyond any context is a fault of the engine's, and no database column holds it
 _KEY = b'"usage"'  # cannot stand inside a JSON string: there the quotes are escaped
 
 
@@ -45,7 +46,7 @@ def usage_of_document(pieces: Sequence[bytes]) -> Usage | None:
     if len(document) <= _WHOLE:
         try:
             return read_usage(_answer.decode(document).usage)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return None
     return _usage_in(document[-_EDGE:]) or _usage_in(document[:_EDGE])
 
@@ -61,7 +62,7 @@ def _usage_in(text: bytes) -> Usage | None:
         if depth == 0:
             try:
                 return read_usage(msgspec.json.decode(text[start : end + 1]))
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, RecursionError):
                 return None
     return None
 
@@ -69,4 +70,4 @@ def _usage_in(text: bytes) -> Usage | None:
 def _count(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(value)
+    return int(value) if 0 <= value <= _MOST else None

@@ -75,7 +75,9 @@ def learn(live: Live, pool: Pool, size: int, usage: Usage) -> None:
     if size and usage.prompt_tokens:
         name = pool.name
         _towards(live.prompt_bytes, name, size, _USUAL_PROMPT)
-        _towards(live.prompt_tokens, name, usage.prompt_tokens, _USUAL_PROMPT * DEFAULT_TOKENS_PER_BYTE)
+        # no tokenizer makes more tokens than bytes: what goes beyond came from pictures, or is the engine's mistake
+        tokens = min(usage.prompt_tokens, size)
+        _towards(live.prompt_tokens, name, tokens, _USUAL_PROMPT * DEFAULT_TOKENS_PER_BYTE)
         live.tokens_per_byte[name] = live.prompt_tokens[name] / live.prompt_bytes[name]
     if usage.completion_tokens:
         _towards(live.output_tokens, pool.name, usage.completion_tokens, _EXPECTED_ANSWER)
