@@ -2,13 +2,13 @@
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 
 from gateway.control.beside import Pace, beside
 from gateway.db.engine import Database
-from gateway.db.errors import DatabaseError
+from gateway.db.errors import DatabaseError, Unwritable
 from gateway.db.repositories import requests
 from telemetry.record import RequestRecord
 
@@ -49,7 +49,7 @@ class RecordWriter:
         """Write one batch. False: the database does not answer; the records wait on."""
         batch = list(islice(self._waiting, BATCH))
         try:
-            await requests.add_many(self._db, batch)
+            written = await self._add(batch)
         except DatabaseError as error:
             if not self.failing:
                 self._log.warning("Request records cannot be written; up to %d are kept: %s", self._limit, error)
@@ -60,8 +60,21 @@ class RecordWriter:
         self.failing = False
         for _ in batch:
             self._waiting.popleft()
-        self.written += len(batch)
+        self.written += written
         return True
+
+    async def _add(self, batch: Sequence[RequestRecord]) -> int:
+        """How many were written: where one cannot be, it alone is dropped."""
+        try:
+            await requests.add_many(self._db, batch)
+        except Unwritable as error:
+            if len(batch) > 1:
+                middle = len(batch) // 2
+                return await self._add(batch[:middle]) + await self._add(batch[middle:])
+            self.dropped += 1
+            self._log.warning("The record of request %s cannot be written: %s", batch[0].id, error)
+            return 0
+        return len(batch)
 
     async def run(self) -> None:
         """Write until the pace is stopped; then all that waits, or as much as the database takes."""

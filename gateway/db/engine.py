@@ -12,13 +12,14 @@ from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from gateway.db.errors import BadUrl, MissingDriver, Unavailable
+from gateway.db.errors import BadUrl, MissingDriver, Unavailable, Unwritable
 
 T = TypeVar("T")
 
 BUSY_SECONDS = 3.0  # how long SQLite waits for another process's lock
 TRIES = 3
 WRITING = "turnout_writing"
+_DATA = "22"  # PostgreSQL's class of errors about values: out of range, NUL in a text
 _PASSING = frozenset({"40001", "40P01"})  # PostgreSQL: serialization failure, deadlock
 
 
@@ -47,7 +48,11 @@ class Database:
         for attempt in range(1, TRIES + 1):
             try:
                 return await self._once(work, options)
+            except OverflowError as error:  # SQLite's driver, of a whole number over 64 bits
+                raise Unwritable(words(error)) from error
             except DBAPIError as error:
+                if str(getattr(error.orig, "sqlstate", "")).startswith(_DATA):
+                    raise Unwritable(words(error)) from error
                 if attempt == TRIES or not _passes(error):
                     raise Unavailable(words(error)) from error
             except (SQLAlchemyError, OSError) as error:

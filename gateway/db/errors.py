@@ -13,5 +13,9 @@ class BadUrl(DatabaseError):
     """The URL names no database that we can use."""
 
 
+class Unwritable(DatabaseError):
+    """A value does not fit where it should go: trying again does not help."""
+
+
 class Unavailable(DatabaseError):
     """The database cannot be reached, stays locked, or refuses the statement."""

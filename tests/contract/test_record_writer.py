@@ -89,3 +89,16 @@ async def test_adding_neither_waits_nor_raises(tmp_path):
         for number in range(4):
             writer.add(record(number))
         assert (len(writer), writer.dropped) == (2, 2)
+
+
+async def test_a_record_that_cannot_be_written_is_dropped_alone(db, caplog):
+    writer = RecordWriter(db, pause=0.01)
+    async with recording(writer):
+        for number in range(7):
+            writer.add(record(number))
+        writer.add(msgspec.structs.replace(record(7), prompt_tokens=2**70))
+        writer.add(record(8))
+        await until(lambda: len(writer) == 0)
+        assert (writer.written, writer.dropped, writer.failing) == (8, 1, False)
+    assert {one.id for one in await requests.recent(db)} == {*map(str, range(7)), "8"}
+    assert "request 7 cannot be written" in caplog.text
