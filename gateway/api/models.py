@@ -9,6 +9,7 @@ from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 
+from gateway.api.routes import check_single
 from gateway.serve.authenticate import authenticate
 from gateway.serve.catalog import Caller, Catalog
 from gateway.serve.errors import ModelNotFound
@@ -32,18 +33,23 @@ def model_routes(catalog: Callable[[], Catalog]) -> list[HTTPRouteHandler]:
     @get("/v1/models", summary="The models this key may use", sync_to_thread=False)
     def models(request: Request[Any, Any, State]) -> Models:
         now = catalog()
-        caller = authenticate(now, request.headers.get("authorization"))
+        caller = _caller(now, request)
         return Models([Model(name) for name in _names(now, caller)])
 
     @get("/v1/models/{name:str}", summary="One model", sync_to_thread=False)
     def model(request: Request[Any, Any, State], name: FromPath[str]) -> Model:
         now = catalog()
-        caller = authenticate(now, request.headers.get("authorization"))
+        caller = _caller(now, request)
         if name not in set(_names(now, caller)):
             raise ModelNotFound(f"There is no model {name!r} for this key.", param="model")
         return Model(name)
 
     return [models, model]
+
+
+def _caller(catalog: Catalog, request: Request[Any, Any, State]) -> Caller:
+    check_single(request.scope["headers"])
+    return authenticate(catalog, request.headers.get("authorization"))
 
 
 def _names(catalog: Catalog, caller: Caller) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from math import ceil
 from typing import Final
@@ -18,15 +18,16 @@ from gateway.serve.trail import Trail
 Headers = list[tuple[bytes, bytes]]
 
 _log = logging.getLogger("turnout.api")
-_STREAM: Final = b"text/event-stream"
+SEND_LIMIT = 60.0  # seconds that a piece may wait for a client that does not read
+_STREAM: Final = "text/event-stream"
 _BROKE_OFF: Final = "The model server broke off its answer: what came is not whole."
 
 
 async def relay(answer: AbstractAsyncContextManager[Reply], trail: Trail, receive: Receive, send: Send) -> None:
     """Open the reply, pass its bytes on, and always close it. Errors before the head become JSON with their status."""
     try:
-        async with ended_when_gone(receive), answer as reply:
-            await _pass_on(reply, trail, send)
+        async with ended_when_gone(receive) as sending, answer as reply:
+            await _pass_on(reply, trail, send, sending)
     except GatewayError as error:
         await send_error(error, trail.headers(), send)
     except Exception:  # noqa: BLE001  the last boundary: whatever it is, the client gets an answer and the log the cause
@@ -34,32 +35,37 @@ async def relay(answer: AbstractAsyncContextManager[Reply], trail: Trail, receiv
         await send_error(GatewayError("The gateway failed; see its log."), trail.headers(), send)
 
 
-async def _pass_on(reply: Reply, trail: Trail, send: Send) -> None:
-    kind = reply.headers.get("content-type", "application/json").encode()
+async def _pass_on(reply: Reply, trail: Trail, send: Send, sending: "Sending") -> None:
+    kind = reply.headers.get("content-type", "application/json")
     if kind.startswith(_STREAM):
-        await _stream(reply, trail, send)
+        await _stream(reply, trail, send, sending)
         return
     # A whole document is sent whole: if the server breaks off, the client still gets a true status.
     try:
         body = b"".join([chunk async for chunk in reply.body])
     except Interrupted as error:
         raise StreamIncomplete(_BROKE_OFF) from error
-    head = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *trail.headers()]
+    head = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body)), *trail.headers()]
     await send({"type": "http.response.start", "status": reply.status, "headers": head})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _stream(reply: Reply, trail: Trail, send: Send) -> None:
+async def _stream(reply: Reply, trail: Trail, send: Send, sending: "Sending") -> None:
     head = [(b"content-type", reply.headers["content-type"].encode()), (b"cache-control", b"no-cache")]
     head += [(b"x-accel-buffering", b"no"), *trail.headers()]
     await send({"type": "http.response.start", "status": reply.status, "headers": head})
     try:
         async for chunk in reply.body:
+            sending.began()
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            sending.ended()
     except Interrupted as error:
         _log.warning("request %s: %s", trail.id, error)
         if not error.told:  # else the server's own error event has gone out already
             await send({"type": "http.response.body", "body": _farewell(), "more_body": True})
+    except Exception:  # noqa: BLE001  the head has gone, so all that can be told is that this is not the whole
+        _log.exception("request %s failed inside the gateway", trail.id)
+        await send({"type": "http.response.body", "body": _farewell(), "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -74,20 +80,45 @@ async def send_error(error: GatewayError, headers: Iterable[tuple[bytes, bytes]]
         head.append((b"retry-after", b"%d" % max(1, ceil(error.retry_after))))
     if error.status == 401:  # noqa: PLR2004
         head.append((b"www-authenticate", b"Bearer"))
+    if error.status == 405:  # noqa: PLR2004
+        head.append((b"allow", b"POST"))
     await send({"type": "http.response.start", "status": error.status, "headers": head})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-@asynccontextmanager
-async def ended_when_gone(receive: Receive) -> AsyncGenerator[None]:
-    """Cancel the block when the client disconnects, and end quietly then.
+class Sending:
+    """Says how long the piece that is being sent has been waiting for the client to read."""
 
-    One task and one callback, since this stands on every request; a cancellation from elsewhere passes through.
+    __slots__ = ("_clock", "_since")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since: float | None = None
+
+    def began(self) -> None:
+        self._since = self._clock()
+
+    def ended(self) -> None:
+        self._since = None
+
+    def stalled(self) -> bool:
+        return self._since is not None and self._clock() - self._since >= SEND_LIMIT
+
+
+@asynccontextmanager
+async def ended_when_gone(receive: Receive) -> AsyncGenerator[Sending]:
+    """Cancel the block when the client disconnects, and end quietly then; also when it reads nothing for SEND_LIMIT.
+
+    One task, one timer and one callback, since this stands on every request; a cancellation from elsewhere passes
+    through.
     """
+    loop = asyncio.get_running_loop()
     work = asyncio.current_task()
     assert work is not None  # noqa: S101  an ASGI application always runs in a task
     gone = False
     over = False
+    sending = Sending(loop.time)
+    timer: asyncio.TimerHandle
 
     def leave(_: asyncio.Task[None]) -> None:
         nonlocal gone
@@ -95,15 +126,25 @@ async def ended_when_gone(receive: Receive) -> AsyncGenerator[None]:
             gone = True
             work.cancel()
 
+    def look() -> None:
+        nonlocal timer
+        if sending.stalled():
+            _log.warning("a client has read nothing for %g s: its request is ended", SEND_LIMIT)
+            leave(watch)
+        else:
+            timer = loop.call_later(SEND_LIMIT / 2, look)
+
     watch = asyncio.ensure_future(_disconnected(receive))
     watch.add_done_callback(leave)
+    timer = loop.call_later(SEND_LIMIT / 2, look)
     try:
-        yield
+        yield sending
     except asyncio.CancelledError:
         if not gone or work.uncancel() > 0:
             raise
     finally:
         over = True
+        timer.cancel()
         watch.cancel()
 
 

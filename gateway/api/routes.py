@@ -1,7 +1,7 @@
 """The OpenAI-compatible routes that generate: chat completions, completions, embeddings."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import msgspec
@@ -40,11 +40,14 @@ class Generate:
         self._inlet = inlet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = dict(scope["headers"])
+        sent = tuple(scope["headers"])
+        headers = dict(sent)
         inlet = self._inlet
         trace = inlet.new_trace(_text(headers.get(b"traceparent")), _text(headers.get(b"tracestate")))
         trail = Trail(inlet.new_id(), self._operation, time.time(), inlet.clock, trace)
         try:
+            if len(headers) < len(sent):
+                check_single(sent)
             ask = await self._ask(cast("HTTPScope", scope)["method"], headers, receive)
         except GatewayError as error:
             await send_error(error, trail.headers(), send)
@@ -66,6 +69,12 @@ class Generate:
             raw,
             compress=_wants_compression(headers.get(b"x-turnout-compress"), self._inlet.compress),
         )
+
+
+def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """A key that comes twice is refused: which of the two counts, every proxy on the way may see differently."""
+    if sum(name == b"authorization" for name, _ in headers) > 1:
+        raise BadRequest("The Authorization header was sent twice.", param="authorization")
 
 
 def _text(value: bytes | None) -> str | None:

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import msgspec
+from typing_extensions import override
 
 from backends.errors import BackendError, Interrupted, Overloaded, Refused, TimedOut
 from backends.types import Call, Operation, Replica, ReplicaId, Reply
@@ -43,6 +44,11 @@ class Ask(msgspec.Struct, frozen=True):
     authorization: str | None
     raw: bytes
     compress: bool = True  # whether forms other than the prompt as it came may be chosen
+
+    @override
+    def __repr__(self) -> str:
+        """Never the key nor the prompt: this ends up in logs and tracebacks."""
+        return f"Ask({self.operation}, {len(self.raw)} bytes)"
 
 
 class Pipeline(msgspec.Struct, frozen=True):
@@ -151,8 +157,9 @@ class Pipeline(msgspec.Struct, frozen=True):
         """The plans that are left, best first. Raises what the client is told where none is."""
         self.breaker.blocked()  # ends back-offs that are over
         plans = decide(facts, where.pools, self.live, where.quality_worth)
-        left = [plan for plan in plans if plan.replica is None or plan.replica.id not in tried]
-        if not left or (failure is not None and left[0].replica is None):
+        # One that has failed already is not made to wait for a pool to wake: those that are there are tried.
+        left = [one for one in plans if (one.replica.id not in tried if one.replica else failure is None)]
+        if not left:
             raise told(failure)
         return left
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from backends.types import Operation
+from gateway.serve.authenticate import SHOWN
 from gateway.serve.body import Body
 from gateway.serve.catalog import Catalog, Kind, Pool
 from gateway.serve.errors import ContextExceeded, ModelNotFound
@@ -52,7 +53,7 @@ def _fitting(pools: tuple[Pool, ...], tokens: float) -> tuple[Pool, ...]:
 def _unknown(catalog: Catalog, body: Body, kind: Kind) -> str:
     known = sorted(_names(catalog, kind))
     there = ", ".join(known) if known else "none"
-    return f"There is no model {body.model!r} for {body.operation}. Models for it: {there}."
+    return f"There is no model {body.model[:SHOWN]!r} for {body.operation}. Models for it: {there}."
 
 
 def _names(catalog: Catalog, kind: Kind) -> Iterable[str]:

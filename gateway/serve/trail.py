@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gateway.serve.catalog import Caller
     from gateway.serve.decide import Plan
 
+LONGEST_NAME = 200  # characters of a model's name or an error code
+
 
 class Trail:
     """One for each request. Times come from `clock` (seconds, monotonic; the trace's too), `at` from the wall clock."""
@@ -102,13 +104,13 @@ class Trail:
             at=self.at,
             operation=self.operation,
             caller=self.caller.id if self.caller else "",
-            model=body.model if body else "",
+            model=_word(body.model) if body else "",
             pool=plan.pool.name if plan else "",
             replica=self.replica,
             route=self.route,
             status=self.status,
             outcome=self.outcome,
-            error=self.error,
+            error=_word(self.error),
             stream=body.stream if body else False,
             form=plan.form.name if plan else "as is",
             prompt_bytes=len(body.prompt_text) if body else 0,
@@ -133,3 +135,10 @@ class Trail:
             if stage in (names.QUEUE, names.UPSTREAM):
                 return began - self.started
         return 0.0
+
+
+def _word(text: str) -> str:
+    """A name from outside as a record may hold it: short, and without what no database column takes (NUL)."""
+    if len(text) <= LONGEST_NAME and text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:LONGEST_NAME])
