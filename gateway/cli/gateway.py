@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import click
 import uvicorn
@@ -63,8 +64,12 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         )
         # uvicorn raises the signal once more when it is done: what is open here must be closed first.
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
+            signal.signal(number, _stay)
         await _Server(config, run.pictures.end).serve(sockets=[listener])
+
+
+def _stay(_number: int, _frame: FrameType | None) -> None:
+    """The server is leaving already."""
 
 
 class _Server(uvicorn.Server):
