@@ -63,7 +63,7 @@ class PoolSettings(_Part, frozen=True):
     minimum: int = 1
     maximum: int = 1
     idle_seconds: float = 300.0
-    slots: int = 4
+    slots: int | None = None  # None: 4 of a replica of ours, 32 of a url
     context: int = 8192  # tokens, shared out over the slots by llama.cpp
     threads: int = 1
     prefill_rate: float = 300.0
@@ -85,6 +85,10 @@ class PoolSettings(_Part, frozen=True):
         return not self.urls
 
     @property
+    def slots_each(self) -> int:
+        return self.slots or (4 if self.ours else 32)
+
+    @property
     def backend_name(self) -> str:
         return self.backend or ("openai" if self.urls else "llamacpp")
 
@@ -98,6 +102,7 @@ class AliasSettings(_Part, frozen=True):
 
 class Database(_Part, frozen=True):
     url: str | None = None  # None: SQLite in the data folder
+    keep_requests: float = 30.0  # days that the record of a request is kept
 
 
 class Broker(_Part, frozen=True):
@@ -250,7 +255,7 @@ def _check(settings: Settings) -> None:
     for name, entry in settings.pools.items():
         if entry.minimum > entry.maximum:
             raise SettingsError(f"pools.{name}: minimum {entry.minimum} is above maximum {entry.maximum}.")
-        if entry.slots < 1:
+        if entry.slots is not None and entry.slots < 1:
             raise SettingsError(f"pools.{name}.slots: at least 1.")
     for index, key in enumerate(settings.keys):
         given = [key.key, key.key_env, key.key_file, key.sha256]

@@ -11,7 +11,7 @@ from gateway.control.fleet.protocol import Fleet, Launch
 from gateway.control.watch import Watch
 from gateway.db.engine import Database
 from gateway.db.errors import DatabaseError
-from gateway.db.repositories import decisions, demand, replicas
+from gateway.db.repositories import decisions, demand, replicas, requests
 from gateway.db.rows import Demand
 from gateway.settings import Settings
 
@@ -19,7 +19,8 @@ FRESH: Final = 3.5  # seconds that a gateway's report of demand counts; they rep
 BEAT: Final = 1.0  # seconds between signs of life
 PRUNE: Final = 600.0  # seconds between removals of old rows
 KEEP_REPORTS: Final = 3600.0
-KEEP_DECISIONS: Final = 30 * 86400.0
+DAY: Final = 86400.0
+KEEP_DECISIONS: Final = 30 * DAY
 
 
 class Supply(Protocol):
@@ -52,6 +53,7 @@ class ControlLoop:
         self._db = db
         self._ours = tuple(name for name, entry in settings.pools.items() if entry.ours)
         self._interval = settings.control.interval
+        self._keep_requests = settings.database.keep_requests * DAY
         self._local, self._static = local, static
         self._watch, self._scaler, self._supply = watch, scaler, supply
         self._pace = pace
@@ -118,3 +120,4 @@ class ControlLoop:
     async def _prune(self, now: float) -> None:
         await demand.prune(self._db, now - KEEP_REPORTS)
         await decisions.prune(self._db, now - KEEP_DECISIONS)
+        await requests.prune(self._db, now - self._keep_requests)

@@ -55,7 +55,7 @@ def _static(name: str, entry: PoolSettings) -> list[ReplicaRow]:
             pool=name,
             url=url,
             served_model=entry.model or "",
-            slots=entry.slots,
+            slots=entry.slots_each,
             incarnation="static",
             state="ready",
             reason="from the settings, not probed",
@@ -82,7 +82,7 @@ def _pool(name: str, entry: PoolSettings, rows: Sequence[ReplicaRow], environ: M
         scalable=entry.ours and entry.maximum > 0,
         cold_start=entry.cold_start,
         # A server that is not ours refuses a prompt that is too long for it by itself.
-        context=entry.context // entry.slots if entry.ours else None,
+        context=entry.context // entry.slots_each if entry.ours else None,
         prefill_rate=entry.prefill_rate,
         decode_rate=entry.decode_rate,
         price=entry.price,

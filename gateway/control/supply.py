@@ -108,7 +108,7 @@ def file_launch(pool: str, entry: PoolSettings, model: Path, *, engine: str = "l
     options = ServeOptions(
         name=entry.model or pool,
         model=str(model),
-        slots=entry.slots,
+        slots=entry.slots_each,
         context=entry.context,
         threads=entry.threads,
         embeddings=entry.kind == "embed",
@@ -123,7 +123,7 @@ def simulated_launch(pool: str, entry: PoolSettings) -> Launch:
     """The simulator, with the pool's own options over what the settings say of any pool."""
     given = {
         "model": entry.model or pool,
-        "slots": entry.slots,
+        "slots": entry.slots_each,
         "embeddings": entry.kind == "embed",
         "drain": DRAIN,
         **(entry.simulated or {}),

@@ -180,7 +180,7 @@ class Watch:
             id=ReplicaId(unit.id),
             url=unit.url,
             served_model=watched.served_model or _named(unit.pool, entry),
-            slots=entry.slots,
+            slots=entry.slots_each,
             incarnation=unit.incarnation,
             access=self._accesses.get(unit.pool, Access()),
         )

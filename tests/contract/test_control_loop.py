@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from backends.errors import Unreachable
@@ -17,9 +18,10 @@ from gateway.control.watch import Health, Watch, judged, model_of
 from gateway.db.engine import open_database
 from gateway.db.errors import Unavailable
 from gateway.db.migrate import migrate
-from gateway.db.repositories import decisions, demand, replicas
+from gateway.db.repositories import decisions, demand, replicas, requests
 from gateway.db.rows import DemandRow, ReplicaRow
 from gateway.settings import Control, PoolSettings, Settings
+from telemetry.record import RequestRecord
 from tests.support.processes import until
 
 LAUNCH = Launch(("server",))
@@ -338,6 +340,14 @@ async def test_a_sign_of_life_once_a_second(world):
     assert (await replicas.signs(world.db)).beat == int(world.now)
 
 
+async def test_old_records_of_requests_are_forgotten(world):
+    days = 86400.0
+    kept = RequestRecord(id="kept", at=world.now - 29 * days, operation="chat", caller="c", model="m")
+    await requests.add_many(world.db, [kept, msgspec.structs.replace(kept, id="old", at=world.now - 31 * days)])
+    await world.steps()
+    assert [record.id for record in await requests.recent(world.db)] == ["kept"]
+
+
 def test_judging_probes():
     ready = Health("ready", 0, "")
     assert judged(Health(), Load()) == ready
@@ -361,3 +371,9 @@ def test_the_first_model_counts():
 def test_limits_come_from_the_pools_settings():
     entry = PoolSettings(minimum=1, maximum=3, slots=2, idle_seconds=9)
     assert limits_of(entry) == Limits(minimum=1, maximum=3, slots=2, idle_seconds=9)
+
+
+def test_slots_where_nobody_says():
+    assert PoolSettings(recipe=RECIPE).slots_each == 4
+    assert PoolSettings(url="http://far:1").slots_each == 32
+    assert PoolSettings(url="http://far:1", slots=7).slots_each == 7

@@ -14,7 +14,7 @@ from gateway.settings import PoolSettings
 
 def limits_of(entry: PoolSettings) -> Limits:
     return Limits(
-        minimum=entry.minimum, maximum=entry.maximum, slots=entry.slots, idle_seconds=max(0.0, entry.idle_seconds)
+        minimum=entry.minimum, maximum=entry.maximum, slots=entry.slots_each, idle_seconds=max(0.0, entry.idle_seconds)
     )
 
 
