@@ -15,6 +15,7 @@ import uvicorn
 import uvloop
 from typing_extensions import override
 
+from gateway.api.protocol import ClientProtocol
 from gateway.app import create_app, running
 from gateway.cli.options import config_options, fail, load_settings
 from gateway.db.errors import DatabaseError
@@ -52,7 +53,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     async with running(settings) as run:
         config = uvicorn.Config(
             create_app(run),
-            http="httptools",
+            http=ClientProtocol,
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -73,10 +73,22 @@ class MethodNotAllowed(GatewayError):
     status, type, code = 405, "invalid_request_error", "method_not_allowed"
 
 
+class RequestTimeout(GatewayError):
+    """The client stopped half-way through its request."""
+
+    status, type, code = 408, "invalid_request_error", "request_timeout"
+
+
 class TooLarge(GatewayError):
     """The body is larger than the gateway accepts."""
 
     status, type, code = 413, "invalid_request_error", "request_too_large"
+
+
+class HeadTooLarge(GatewayError):
+    """The request line and headers are larger than the gateway accepts."""
+
+    status, type, code = 431, "invalid_request_error", "headers_too_large"
 
 
 class RateLimited(GatewayError):

@@ -1,54 +1,14 @@
 """What a client may send or do that is not quite a request, and what it and its neighbours then get."""
 
-import asyncio
 import json
 
 import msgspec
 
 from gateway.api import relay
+from tests.support.client import CHAT, HI, connect, request, say, small
 from tests.support.gateway import KEY, gateway, records, until
 from tests.support.raw_server import STREAM_HEAD, answer, chunk, raw_server
 from tests.support.sim import sim
-
-HI = {"model": "small", "max_tokens": 3, "messages": [{"role": "user", "content": "hi"}]}
-CHAT = "/v1/chat/completions"
-
-
-def request(body, *extra, method="POST", path=CHAT, key=KEY):
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"{method} {path} HTTP/1.1", "host: x", f"content-length: {len(data)}", *extra]
-    lines += [f"authorization: Bearer {key}"] if key else []
-    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + data
-
-
-async def connect(handle):
-    host, port = handle.url.removeprefix("http://").split(":")
-    return await asyncio.open_connection(host, int(port), limit=1 << 20)
-
-
-async def reply(reader):
-    """One answer: status, headers, body."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    first, *fields = head.strip().split("\r\n")
-    headers = {name.lower(): value for name, _, value in (field.partition(": ") for field in fields)}
-    return int(first.split()[1]), headers, await reader.readexactly(int(headers.get("content-length", 0)))
-
-
-async def say(handle, *pieces):
-    """Send these bytes on a connection of their own; what comes back first."""
-    reader, writer = await connect(handle)
-    try:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-        async with asyncio.timeout(5):
-            return await reply(reader)
-    finally:
-        writer.close()
-
-
-def small(server, **more):
-    return {"small": {"url": server.url, "backend": "vllm", "model": "sim", "slots": 4, **more}}
 
 
 async def test_a_key_that_comes_twice_is_refused_on_every_route(tmp_path):

@@ -10,6 +10,7 @@ import httpx
 import msgspec
 import uvicorn
 
+from gateway.api.protocol import ClientProtocol
 from gateway.app import Running, create_app, running
 from gateway.db.migrate import migrate
 from gateway.db.repositories import requests
@@ -83,7 +84,7 @@ async def listening(app) -> AsyncIterator[str]:
     """Any ASGI application on a free port of 127.0.0.1."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", http="httptools", ws="none")
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", http=ClientProtocol, ws="none")
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
