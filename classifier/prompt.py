@@ -69,6 +69,8 @@ def from_messages(messages_json: bytes, *, has_tools: bool = False, max_tokens: 
 def _decode(messages_json: bytes) -> list[_Message]:
     try:
         return msgspec.json.decode(messages_json, type=list[_Message])
+    except msgspec.ValidationError as error:
+        raise ValueError(f"not a list of chat messages: {error}") from error
     except msgspec.DecodeError as error:
         # the standard library also takes lone surrogates, which clients do send
         try:

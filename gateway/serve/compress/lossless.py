@@ -22,6 +22,7 @@ from gateway.serve.compress.whitespace import tidied
 # What a request may cost the event loop; beyond it text is sent as it is.
 MOST_BYTES = 500_000  # of messages looked at, from the first one on: about 5 ms of work
 MOST_LINES = 20_000  # of one text
+MOST_MESSAGES = 5_000  # about 10 ms of work however short they are
 
 TOOLS = (b'"tool"', b'"function"')
 USER = b'"user"'
@@ -78,6 +79,8 @@ def examine(body: Body) -> Lossless:
     raw = bytes(body.fields["messages"])
     if not _may_gain(raw):
         return NOTHING
+    if raw.count(b'"role"') > MOST_MESSAGES:
+        return Lossless(None, reason=f"more than {MOST_MESSAGES} messages")
     try:
         return _Compression(raw).run()
     except Exception as error:  # noqa: BLE001  whatever it was, the request can be sent as it is
