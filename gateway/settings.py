@@ -200,13 +200,14 @@ def load(
 
 
 def secret(value: str | None, env: str | None, file: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
-    """A secret given in one of three ways. Raises SettingsError where the named place is empty."""
+    """A secret given in one of three ways, without white space around it. Raises SettingsError where there is none."""
     if value is not None:
-        return value
+        return value.strip()
     if env is not None:
-        if not environ.get(env):
+        found = environ.get(env, "").strip()
+        if not found:
             raise SettingsError(f"The environment variable {env} is named as a secret but is not set.")
-        return environ[env]
+        return found
     if file is not None:
         try:
             return Path(file).expanduser().read_text().strip()

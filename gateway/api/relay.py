@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 from litestar.types import Receive, Send
 
-from backends.errors import Interrupted
+from backends.errors import Broken, Interrupted, TimedOut, Unreachable
 from backends.types import Reply
 from gateway.serve.errors import GatewayError, StreamIncomplete
 from gateway.serve.trail import Trail
@@ -19,6 +19,7 @@ Headers = list[tuple[bytes, bytes]]
 
 _log = logging.getLogger("turnout.api")
 SEND_LIMIT = 60.0  # seconds that a piece may wait for a client that does not read
+_OURS: Final = (Unreachable, Broken, TimedOut, Interrupted)  # told in our words: a server's own may repeat a prompt
 _STREAM: Final = "text/event-stream"
 _BROKE_OFF: Final = "The model server broke off its answer: what came is not whole."
 
@@ -29,6 +30,8 @@ async def relay(answer: AbstractAsyncContextManager[Reply], trail: Trail, receiv
         async with ended_when_gone(receive) as sending, answer as reply:
             await _pass_on(reply, trail, send, sending)
     except GatewayError as error:
+        if isinstance(error.__cause__, _OURS):
+            _log.warning("request %s: %s", trail.id, error.__cause__)
         await send_error(error, trail.headers(), send)
     except Exception:  # noqa: BLE001  the last boundary: whatever it is, the client gets an answer and the log the cause
         _log.exception("request %s failed inside the gateway", trail.id)
