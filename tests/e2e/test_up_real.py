@@ -82,7 +82,7 @@ def test_a_replica_that_is_killed_comes_back_under_its_name(up):
 
 def test_one_thread_each_and_small_batches_so_that_a_client_that_leaves_is_noticed(up):
     line = command_line(engines(up)["small"])
-    assert "-b 128 -ub 128" in line
+    assert "-b 64 -ub 64" in line
     assert "-t 1" in line
 
 
