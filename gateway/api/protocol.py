@@ -35,8 +35,9 @@ class ClientProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._in_head = False
-        self._head = 0  # bytes of a head that is not whole yet, without the newest read
+        self._head = 0  # bytes since the head began, or since the last of the body, without the newest read
         self._read = 0  # bytes of the newest read
+        self._fed = False  # the newest read held some of a body
         self._unfinished = True  # a request is on its way, or the first is awaited
         self._repeating = False  # a head that is known already goes through the parser again
         self._refused = False  # nothing more is read
@@ -68,15 +69,15 @@ class ClientProtocol(HttpToolsProtocol):
             return
         self._unset_keepalive_if_required()
         self._heard_at = self.loop.time()
-        self._read = len(data)
+        self._read, self._fed = len(data), False
         try:
             self._feed(data)
         except httptools.HttpParserError:
             if not self._refused:
                 self.send_400_response("The request is not valid HTTP.")
             return
-        if self._in_head:
-            self._head += len(data)
+        if self._unfinished:  # in its head, or in trailers and the like, which nobody reads
+            self._head = 0 if self._fed else self._head + len(data)
             if self._head > HEAD_LIMIT:
                 self._refuse_head()
 
@@ -89,6 +90,16 @@ class ClientProtocol(HttpToolsProtocol):
         self._in_head, self._head = True, 0
         self._unfinished = True
         super().on_message_begin()
+
+    @override
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # else it is a trailer: what the application sees as headers was sent as such
+            super().on_header(name, value)
+
+    @override
+    def on_body(self, body: bytes) -> None:
+        self._fed = True
+        super().on_body(body)
 
     @override
     def on_headers_complete(self) -> None:
@@ -124,11 +135,9 @@ class ClientProtocol(HttpToolsProtocol):
         """A new parser that knows of this request what says how long its body is, and goes on from there."""
         told = [(name, value) for name, value in self.headers if name in (b"content-length", b"transfer-encoding")]
         self.parser = httptools.HttpRequestParser(self)
-        count = len(self.headers)
         self._repeating = True
         self.parser.feed_data(b"POST / HTTP/1.1\r\n%s\r\n" % b"".join(b"%s: %s\r\n" % header for header in told))
         self._repeating = False
-        del self.headers[count:]  # the application reads this list
 
     def _size_of_head(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)

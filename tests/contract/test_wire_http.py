@@ -87,6 +87,34 @@ async def test_a_head_without_end_is_refused(served, way):
     assert status == 200 and len(server.requests) == 1
 
 
+@pytest.mark.parametrize("ending", [b"0\r\nx-trailer: ", b"0\r\nx-a: b\r\n", b"5;x="])
+async def test_nothing_else_without_end_is_read_either(served, ending):
+    handle, server = served
+    begun = headless("transfer-encoding: chunked") + b"%x\r\n%s\r\n" % (len(BODY), BODY) + ending
+    more = b"x-a: b\r\n" * 1000 if ending.endswith(b"\n") else b"y" * 10_000
+    status, _, body = await say(handle, begun, *[more] * 100)
+    assert (status, json.loads(body)["error"]["code"]) == (431, "headers_too_large")
+    await handle.idle()
+    assert not server.requests
+
+
+async def test_a_trailer_is_no_header(served):
+    handle, _ = served
+    chunked = headless("transfer-encoding: chunked").replace(b"authorization: Bearer sk-test\r\n", b"")
+    whole = chunked + b"%x\r\n%s\r\n0\r\nauthorization: Bearer sk-test\r\n\r\n" % (len(BODY), BODY)
+    assert (await say(handle, whole))[0] == 401
+
+
+async def test_a_large_body_has_no_such_limit(served):
+    handle, _ = served
+    messages = [{"role": "user", "content": "x" * 1_000_000}]
+    assert (await say(handle, request(HI | {"messages": messages})))[0] in (200, 400)
+    body = json.dumps(HI | {"messages": messages}).encode()
+    pieces = [body[at : at + 50_000] for at in range(0, len(body), 50_000)]
+    chunked = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces]
+    assert (await say(handle, headless("transfer-encoding: chunked"), *chunked, b"0\r\n\r\n"))[0] in (200, 400)
+
+
 async def test_a_request_that_stops_half_way_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol, "PATIENCE", 0.3)
     async with sim(prefill_rate=10.0) as server, gateway(tmp_path, small(server)) as handle:
