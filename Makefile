@@ -50,12 +50,13 @@ e2e: tools ## the whole product on real models, and the console in a real browse
 
 test-all: test integration e2e ## every test there is
 
-check: tools ## formatting, lint, types, import contracts
+check: tools ## formatting, lint, types, import contracts, size budgets, docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/house
 
 fix: tools ## format, and mend what the linter can
 	$(BIN)/ruff format .
