@@ -21,11 +21,12 @@ GROWTH = 1.125
 BINS = 136
 
 # The columns of a second; the bins of TTFT and TPOT follow.
-REQUESTS, ERRORS, OUTPUT, PROMPT, HIT, REMOVED, SCALARS = range(7)
+REQUESTS, ERRORS, REFUSED, OUTPUT, PROMPT, HIT, REMOVED, SCALARS = range(8)
 WIDTH = SCALARS + 2 * BINS
 
 _SCALE = 1 / log(GROWTH)
 _OFFSET = log(SMALLEST)
+_OURS = 500  # statuses from here on are failures of this side; those of an error below it are refusals
 
 Counts = npt.NDArray[np.float64]
 
@@ -41,7 +42,8 @@ class Rates(msgspec.Struct, frozen=True):
     tpot_p50: float | None = None
     tpot_p95: float | None = None
     prefix_hit: float | None = None  # share of all prompt tokens that the index expected in a cache
-    errors: float | None = None  # share of requests that failed or broke off
+    errors: float | None = None  # share of requests that failed here or upstream, or broke off
+    refused: float | None = None  # share that was refused for what the client asked: 4xx
     tokens_removed: float = 0.0  # by compression, per second
     count: int = 0  # requests that this is told from
 
@@ -111,7 +113,8 @@ class _Ring:
             self._stamps[row] = second
         counts[at + REQUESTS] += 1
         if record.outcome in ("error", "interrupted"):
-            counts[at + ERRORS] += 1
+            ours = record.status >= _OURS or record.outcome == "interrupted"
+            counts[at + (ERRORS if ours else REFUSED)] += 1
         counts[at + OUTPUT] += record.completion_tokens
         counts[at + PROMPT] += record.prompt_tokens
         counts[at + HIT] += record.prefix_hit * record.prompt_tokens
@@ -147,7 +150,7 @@ def quantile(bins: Counts, share: float) -> float | None:
 
 
 def _rates(counts: Counts, elapsed: float) -> Rates:
-    requests, errors, output, prompt, hit, removed = (float(counts[column]) for column in range(SCALARS))
+    requests, errors, refused, output, prompt, hit, removed = (float(counts[column]) for column in range(SCALARS))
     first, per = counts[SCALARS : SCALARS + BINS], counts[SCALARS + BINS :]
     tpot = quantile(per, 0.5)
     return Rates(
@@ -160,6 +163,7 @@ def _rates(counts: Counts, elapsed: float) -> Rates:
         tpot_p95=quantile(per, 0.95),
         prefix_hit=hit / prompt if prompt else None,
         errors=errors / requests if requests else None,
+        refused=refused / requests if requests else None,
         tokens_removed=removed / elapsed,
         count=round(requests),
     )

@@ -42,7 +42,12 @@ FIGURES: Final = (
     ("tpot", "TPOT", "ms", "Time per output token, from usage: median, and 95th percentile, last minute"),
     ("output", "Output", "tok/s", "Output tokens in a second, all users together, mean of the last minute"),
     ("user", "Each user", "tok/s", "Output tokens in a second that one user sees, median of the last minute"),
-    ("errors", "Errors", "%", "Share of the last minute's requests that failed or broke off"),
+    (
+        "errors",
+        "Errors",
+        "%",
+        "Share of the last minute's requests that failed (5xx) or broke off; a refusal (4xx) is none",
+    ),
     ("hit", "Prefix hit", "%", "Share of prompt tokens that a replica's KV cache was believed to hold, last minute"),
     ("removed", "Compressed", "tok/s", "Prompt tokens that compression removed in a second, mean of the last minute"),
 )
@@ -139,7 +144,11 @@ def _pages(console: Console) -> list[HTTPRouteHandler]:
     def playground(request: _Request) -> Response[Any]:
         return console.page("playground") if console.knows(request) else console.login()
 
-    return [overview, playground]
+    @get("/", include_in_schema=False, sync_to_thread=False)
+    def start() -> Response[Any]:
+        return Redirect("/console", status_code=302, headers=HEADERS)
+
+    return [start, overview, playground]
 
 
 def _sessions(console: Console) -> list[HTTPRouteHandler]:

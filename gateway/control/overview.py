@@ -19,6 +19,7 @@ from gateway.serve.catalog import Catalog, Live, Pool
 from telemetry.window import Rates, Span
 
 RECENT: Final = 12  # events shown
+KNOWN: Final = 100  # decisions looked at: a pool's own last one may be older than the last events
 MINUTE: Final = 60  # seconds that rates are told from
 BACK: Final = 240  # seconds of history that a page starts with: the window's five minutes less the first minute
 STEP: Final = 5  # seconds between its moments
@@ -65,7 +66,7 @@ class Watch(msgspec.Struct, frozen=True):
     async def _rows(self) -> Rows:
         board, changes, built, signs = await asyncio.gather(
             replicas.list_all(self.db),
-            decisions.recent(self.db, RECENT),
+            decisions.recent(self.db, KNOWN),
             builds.list_all(self.db),
             replicas.signs(self.db),
         )

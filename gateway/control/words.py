@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from gateway.control.autoscale.policy import counted
 from gateway.control.picture import Event, Level, Overview, PoolView, Verdict
 from gateway.db.rows import BuildRow, ReplicaRow, ScaleDecision
 from telemetry.window import Rates
@@ -37,8 +38,8 @@ def _pools(pools: Sequence[PoolView]) -> Iterator[tuple[Level, str]]:
             case "starting":
                 yield "warn", f"{pool.name} is starting."
             case "full":
-                wait = "1 request waits" if pool.waiting == 1 else f"{pool.waiting} requests wait"
-                yield "warn", f"{wait} for a free slot in {pool.name}."
+                wait = "waits" if pool.waiting == 1 else "wait"
+                yield "warn", f"{counted(pool.waiting)} {wait} for a free slot in {pool.name}."
             case _:
                 yield from _held(pool)
 
@@ -76,9 +77,10 @@ def _load(picture: Overview) -> str:
     system = picture.system
     if not system.count:
         return f"No request finished in the last minute{f'; {picture.running} running' if picture.running else ''}."
-    many = "1 request" if system.count == 1 else f"{system.count:,} requests"
     first = f", TTFT {duration(system.ttft_p50)} at the median" if system.ttft_p50 is not None else ""
-    return f"{many} in the last minute{first}{'' if system.errors else ', none failed'}."
+    refused = round((system.refused or 0.0) * system.count)
+    ends = [*([] if system.errors else ["none failed"]), *([f"{refused:,} refused (4xx)"] if refused else [])]
+    return f"{counted(system.count)} in the last minute{first}{''.join(f', {end}' for end in ends)}."
 
 
 def events(

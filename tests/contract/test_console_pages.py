@@ -63,6 +63,13 @@ async def test_a_stranger_gets_the_door_and_nothing_else(console):
         assert "set-cookie" not in reply.headers
 
 
+async def test_the_bare_address_leads_to_the_console(console):
+    _, _, client = console
+    reply = await client.get("/")
+    assert (reply.status_code, reply.headers["location"]) == (302, "/console")
+    assert hardened(reply)
+
+
 async def test_a_wrong_token_is_told_so_and_the_right_one_lets_in(console):
     _, _, client = console
     for wrong in ("", "wrong", TOKEN + "x", TOKEN.upper()):
@@ -132,7 +139,7 @@ async def test_a_console_that_is_switched_off_is_not_there(tmp_path):
         gateway(tmp_path, {"small": {"url": server.url, "model": "sim"}}, console={"enabled": False}) as handle,
         handle.client() as client,
     ):
-        for path in ("/console", "/console/live", "/console/static/theme.js"):
+        for path in ("/", "/console", "/console/live", "/console/static/theme.js"):
             assert (await client.get(path)).status_code == 404
 
 

@@ -40,9 +40,9 @@ def decide(current: int, seen: Seen | None, limits: Limits, now: float, changed_
     report nothing is known, so nothing changes but what the limits demand.
     """
     if current < limits.minimum:
-        return Decision(limits.minimum, "limits", f"{current} is under the minimum of {limits.minimum}")
+        return Decision(limits.minimum, "limits", f"the minimum is {limits.minimum}")
     if current > limits.maximum:
-        return Decision(limits.maximum, "limits", f"{current} is over the maximum of {limits.maximum}")
+        return Decision(limits.maximum, "limits", f"the maximum is {limits.maximum}")
     if seen is None:
         return Decision(current, "unknown", "no gateway has reported demand yet; holding")
     if now - seen.at > limits.stale_seconds:
@@ -55,9 +55,9 @@ def decide(current: int, seen: Seen | None, limits: Limits, now: float, changed_
 def _wake(seen: Seen, limits: Limits) -> Decision:
     wanted = _bounded(ceil(seen.demand / limits.slots), limits)
     if wanted == 0:
-        why = "no demand" if seen.demand == 0 else f"{seen.demand} requests, but the maximum is 0"
+        why = "no demand" if seen.demand == 0 else f"{counted(seen.demand)}, but the maximum is 0"
         return Decision(0, "steady", why)
-    return Decision(wanted, "wake", f"{seen.demand} requests wait for a pool at zero")
+    return Decision(wanted, "wake", f"{counted(seen.demand)} came while it was at zero")
 
 
 def _grown(current: int, seen: Seen, limits: Limits) -> Decision | None:
@@ -86,13 +86,17 @@ def _shrunk(current: int, seen: Seen, limits: Limits, now: float, changed_at: fl
     if kv_after > limits.kv_low:
         return None
     words = (
-        f"at most {seen.peak} requests in {limits.calm_seconds:.0f} s fit the {fewer * limits.slots} slots of {fewer}"
+        f"at most {counted(seen.peak)} in {limits.calm_seconds:.0f} s fit the {fewer * limits.slots} slots of {fewer}"
     )
     return Decision(fewer, "demand fell", words)
 
 
 def _steady(current: int, seen: Seen) -> Decision:
     return Decision(current, "steady", f"{seen.running} running and {seen.waiting} waiting on {current}")
+
+
+def counted(requests: int) -> str:
+    return "1 request" if requests == 1 else f"{requests:,} requests"
 
 
 def _bounded(replicas: int, limits: Limits) -> int:

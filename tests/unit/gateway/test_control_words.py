@@ -103,6 +103,20 @@ def test_failures_are_told_with_their_share():
     assert text == "3.2 % of the last minute's requests failed. 400 requests in the last minute."
 
 
+def test_refusals_are_told_and_worry_nobody():
+    level, text = told(pool(), system=Rates(count=40, errors=0.0, refused=0.5))
+    assert (level, text) == (
+        "good",
+        "All is well: small answers. 40 requests in the last minute, none failed, 20 refused (4xx).",
+    )
+    assert told(pool(), system=Rates(count=1, errors=0.0, refused=1.0))[1].endswith(
+        "1 request in the last minute, none failed, 1 refused (4xx)."
+    )
+    level, text = told(pool(), system=Rates(count=40, errors=0.05, refused=0.5))
+    assert (level, "5 % of the last minute's requests failed." in text) == ("warn", True)
+    assert text.endswith("40 requests in the last minute, 20 refused (4xx).")
+
+
 def test_what_stands_around_the_pools():
     assert "control loop has been silent for 34 s" in told(pool(), silent=34.2)[1]
     assert "control loop has been silent for 5 min" in told(pool(), silent=310.0)[1]

@@ -51,7 +51,7 @@ def test_table(current, what, replicas, cause):
 
 def test_the_minimum_stands_even_when_nothing_is_known():
     limits = Limits(minimum=2, maximum=3)
-    assert decide(0, None, limits, NOW) == Decision(2, "limits", "0 is under the minimum of 2")
+    assert decide(0, None, limits, NOW) == Decision(2, "limits", "the minimum is 2")
     assert decide(2, seen(busy_at=NOW - 9999), limits, NOW).replicas == 2
 
 
@@ -72,6 +72,9 @@ def test_reasons_carry_the_numbers():
     assert "4 running and 3 waiting on 4 slots" in decide(1, seen(running=4, waiting=3), LIMITS, NOW).reason
     assert "301 s" in decide(1, seen(busy_at=NOW - 301), LIMITS, NOW).reason
     assert "at most 2 requests in 60 s fit the 4 slots of 1" in decide(2, seen(running=1, peak=2), LIMITS, NOW).reason
+    assert "at most 1 request in 60 s" in decide(2, seen(running=1, peak=1), LIMITS, NOW).reason
+    assert decide(0, seen(waiting=1), LIMITS, NOW).reason == "1 request came while it was at zero"
+    assert decide(0, seen(waiting=1000), LIMITS, NOW).reason == "1,000 requests came while it was at zero"
 
 
 limits_st = st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 8)).map(

@@ -65,7 +65,7 @@ def test_pools_are_apart_and_the_system_is_all_of_them():
     window = Window(NOW - 1000)
     window.request(a_record(pool="small", ttft=0.1), NOW)
     window.request(a_record(pool="large", ttft=2.0, outcome="interrupted"), NOW)
-    window.request(a_record(pool="", ttft=None, tpot=None, outcome="error", completion_tokens=0), NOW)
+    window.request(a_record(pool="", ttft=None, tpot=None, outcome="error", status=503, completion_tokens=0), NOW)
     minute = window.snapshot(NOW).minute
     assert set(minute.pools) == {"small", "large"}
     assert (minute.system.count, minute.pools["small"].count) == (3, 1)
@@ -73,6 +73,25 @@ def test_pools_are_apart_and_the_system_is_all_of_them():
     assert minute.pools["large"].errors == 1.0
     assert minute.pools["large"].ttft_p50 == pytest.approx(2.0, rel=0.07)
     assert minute.system.ttft_p50 == pytest.approx(0.1, rel=0.07)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "failed", "refused"),
+    [
+        ("ok", 200, 0.0, 0.0),
+        ("error", 400, 0.0, 1.0),
+        ("error", 429, 0.0, 1.0),
+        ("error", 499, 0.0, 1.0),
+        ("error", 500, 1.0, 0.0),
+        ("error", 504, 1.0, 0.0),
+        ("interrupted", 200, 1.0, 0.0),
+    ],
+)
+def test_what_a_client_asked_wrongly_is_a_refusal_and_no_failure(outcome, status, failed, refused):
+    window = Window(NOW - 1000)
+    window.request(a_record(outcome=outcome, status=status), NOW)
+    system = window.snapshot(NOW).minute.system
+    assert (system.errors, system.refused) == (failed, refused)
 
 
 def test_a_client_that_left_is_no_error():
