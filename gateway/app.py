@@ -27,6 +27,7 @@ from gateway.console.session import Door
 from gateway.console.views import Console, console_routes
 from gateway.control.beside import Pace, beside
 from gateway.control.demand import DemandReporter, reporting
+from gateway.control.names import ModelNames
 from gateway.control.overview import Watch
 from gateway.control.publish import CatalogPoll, polling
 from gateway.control.usage import RecordWriter, recording
@@ -54,23 +55,26 @@ _clock = time.perf_counter
 class Gateway:
     """The request path's state, open and running: one for each process."""
 
-    def __init__(self, settings: Settings, scorer: Scorer) -> None:
+    def __init__(self, settings: Settings, scorer: Scorer, backends: Mapping[str, Backend]) -> None:
         self.settings = settings
+        self.backends = backends
+        self.names = ModelNames(backends)
         self.live = Live()
         self.breaker = Breaker(_clock, self.live.blocked)
         self.index = PrefixIndex(settings.prefix.block, settings.prefix.blocks_per_replica)
         self.queue = PoolQueue(self.catalog, self.live, _clock)
         self.gather = Gather(self.index, Judge(scorer), settings.classifier.margin)
         self.console_key = secrets.token_urlsafe(32)
-        self._catalog = Catalog()
+        self._told = self._catalog = Catalog()
 
     def catalog(self) -> Catalog:
         return self._catalog
 
     def publish(self, catalog: Catalog) -> None:
         """Swap the catalog, forget replicas that are gone, and let waiters look again."""
+        self._told = catalog
         callers = {**catalog.callers, digest(self.console_key): Caller("console")}
-        self._catalog = msgspec.structs.replace(catalog, callers=callers)
+        self._catalog = catalog = msgspec.structs.replace(self.names.named(catalog), callers=callers)
         there = [replica for pool in catalog.pools.values() for replica in pool.replicas]
         self.index.keep(there)
         self.breaker.keep(there)
@@ -79,9 +83,12 @@ class Gateway:
     def loads(self, loads: Mapping[ReplicaId, Load]) -> None:
         self.live.loads = dict(loads)
 
-    def pipeline(
-        self, backends: Mapping[str, Backend], telemetry: Telemetry, writer: RecordWriter, reporter: DemandReporter
-    ) -> Pipeline:
+    async def ask_names(self) -> None:
+        """Have servers say which model they serve, where nobody else has."""
+        if await self.names.ask(self._told, _clock()):
+            self.publish(self._told)
+
+    def pipeline(self, telemetry: Telemetry, writer: RecordWriter, reporter: DemandReporter) -> Pipeline:
         def arrived(pool: Pool) -> None:
             reporter.arrived(pool.name)
             if not pool.replicas:
@@ -94,7 +101,7 @@ class Gateway:
         return Pipeline(
             self.catalog,
             self.live,
-            backends,
+            self.backends,
             Admission(_clock),
             self.queue,
             self.index,
@@ -111,6 +118,7 @@ class Gateway:
             began = _clock()
             await pace.pause(_TICK)
             telemetry.instruments.loop_lag(max(0.0, _clock() - began - _TICK))
+            await self.ask_names()
             self.breaker.blocked()
             self.queue.poke_all()
             for pool in self._catalog.pools.values():
@@ -136,9 +144,10 @@ class Running(msgspec.Struct, frozen=True):
 async def running(settings: Settings) -> AsyncGenerator[Running]:
     """Open everything a gateway needs; its first catalog is there when this yields. Raises SettingsError."""
     identity = settings.gateway.id or f"{socket.gethostname()}-{os.getpid()}"
-    gateway = Gateway(
-        settings, Scorer.load(Path(settings.classifier.artefact) if settings.classifier.artefact else None)
-    )
+    upstream = WireUpstream()
+    upstream = WireUpstream()
+    artefact = settings.classifier.artefact
+    gateway = Gateway(settings, Scorer.load(Path(artefact) if artefact else None), registry.create(upstream))
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(open_database(settings.database_url))
         telemetry = stack.enter_context(
@@ -151,7 +160,6 @@ async def running(settings: Settings) -> AsyncGenerator[Running]:
                 clock=_clock,
             )
         )
-        upstream = WireUpstream()
         stack.push_async_callback(upstream.aclose)
         writer = await stack.enter_async_context(recording(RecordWriter(database)))
         reporter = DemandReporter(
@@ -165,7 +173,8 @@ async def running(settings: Settings) -> AsyncGenerator[Running]:
         poll = CatalogPoll(database, settings, publish=gateway.publish, loads=gateway.loads, clock=time.time)
         await stack.enter_async_context(polling(poll))
         await stack.enter_async_context(reporting(reporter))
-        pipeline = gateway.pipeline(registry.create(upstream), telemetry, writer, reporter)
+        await gateway.ask_names()
+        pipeline = gateway.pipeline(telemetry, writer, reporter)
         pace = Pace()
         await stack.enter_async_context(beside(lambda: gateway.tick(pace, telemetry, writer), pace))
         watch = Watch(database, gateway.catalog, gateway.live, telemetry.window.span)

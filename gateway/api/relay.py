@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from math import ceil
 from typing import Final
 
@@ -18,6 +18,7 @@ from gateway.serve.trail import Trail
 Headers = list[tuple[bytes, bytes]]
 
 _log = logging.getLogger("turnout.api")
+LAST_WORDS: Final = 0.5  # seconds that a client gets to take the event that says its stream is cut
 SEND_LIMIT = 60.0  # seconds that a piece may wait for a client that does not read
 _OURS: Final = (Unreachable, Broken, TimedOut, Interrupted)  # told in our words: a server's own may repeat a prompt
 _STREAM: Final = "text/event-stream"
@@ -66,6 +67,11 @@ async def _stream(reply: Reply, trail: Trail, send: Send, sending: "Sending") ->
         _log.warning("request %s: %s", trail.id, error)
         if not error.told:  # else the server's own error event has gone out already
             await send({"type": "http.response.body", "body": _farewell(), "more_body": True})
+    except asyncio.CancelledError:  # the gateway is leaving, or the client has left: then this goes nowhere
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS):
+                await send({"type": "http.response.body", "body": _farewell(), "more_body": False})
+        raise
     except Exception:  # noqa: BLE001  the head has gone, so all that can be told is that this is not the whole
         _log.exception("request %s failed inside the gateway", trail.id)
         await send({"type": "http.response.body", "body": _farewell(), "more_body": True})

@@ -50,7 +50,7 @@ class Gather(msgspec.Struct, frozen=True):
         )
 
     def _acceptable(self, body: Body, route: Route) -> Mapping[str, float]:
-        if len(route.pools) < 2:  # noqa: PLR2004  nothing to choose between
+        if len({pool.tier for pool in route.pools}) < 2:  # noqa: PLR2004  nothing to choose between
             return {pool.name: 1.0 for pool in route.pools}
         by_tier = self.difficulty(body)
         return {pool.name: by_tier[pool.tier] for pool in route.pools}

@@ -8,7 +8,7 @@ from functools import partial
 import msgspec
 from typing_extensions import override
 
-from backends.errors import BackendError, Interrupted, Overloaded, Refused, TimedOut
+from backends.errors import BackendError, Broken, Interrupted, Overloaded, Refused, TimedOut
 from backends.types import Call, Operation, Replica, ReplicaId, Reply
 from gateway.serve.admit import Admits
 from gateway.serve.authenticate import authenticate, check_model
@@ -105,7 +105,11 @@ class Pipeline(msgspec.Struct, frozen=True):
     async def _first_to_answer(
         self, held: AsyncExitStack, body: Body, where: Route, facts: Facts, trail: Trail
     ) -> Reply:
-        """Try plans, best first, until a server answers; each replica at most once."""
+        """Try plans, best first, until a server answers; each replica at most once.
+
+        One that broke off before its first byte may have been at work: generating again costs no more than time,
+        so another is tried, but only one, lest a request that kills its server goes round all of them.
+        """
         failure: BackendError | None = None
         tried: set[ReplicaId] = set()
         while True:
@@ -117,9 +121,10 @@ class Pipeline(msgspec.Struct, frozen=True):
                     held.push_async_exit(attempt.pop_all())
                     return reply
             except BackendError as error:
+                again = error.retryable or (isinstance(error, Broken) and not isinstance(failure, Broken))
                 failure = error
                 trail.trace.failed(type(error).__name__)
-                if not error.retryable:
+                if not again:
                     raise told(error) from error
                 trail.meter.restart()
 
@@ -203,11 +208,12 @@ class Pipeline(msgspec.Struct, frozen=True):
         attempt.enter_context(self.breaker.attempt(replica))
         try:
             reply = await attempt.enter_async_context(self.backends[pool.backend].send(replica, call, trail.meter))
-        except (Refused, Overloaded):
-            self.breaker.worked(replica)  # it is there, and says no
-            raise
-        except BackendError:
-            self.breaker.failed(replica)
+        except BackendError as error:
+            self.index.withdraw(replica, form.chain, form.held.get(replica.id, 0))
+            if isinstance(error, Refused | Overloaded):
+                self.breaker.worked(replica)  # it is there, and says no
+            else:
+                self.breaker.failed(replica)
             raise
         self.breaker.worked(replica)
         trail.status = reply.status
@@ -241,13 +247,11 @@ def spent(trail: Trail, estimate: float) -> int:
 
 
 def why(facts: Facts, where: Route) -> str:
-    """The `x-turnout-route` header: forced, rule (only one pool can), or the gain expected of the large pool."""
+    """The `x-turnout-route` header: forced, rule (no pools of two tiers), or the gain expected of the large pool."""
     if where.forced:
         return "forced"
-    if len(where.pools) == 1:
-        return "rule"
     by_tier = {pool.tier: facts.acceptable[pool.name] for pool in where.pools}
-    return f"gain={by_tier.get('large', 0.0) - by_tier.get('small', 0.0):+.2f}"
+    return f"gain={by_tier['large'] - by_tier['small']:+.3f}" if len(by_tier) > 1 else "rule"
 
 
 def told(failure: BackendError | None) -> GatewayError:

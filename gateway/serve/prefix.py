@@ -147,6 +147,14 @@ class PrefixIndex:
             held = self._held[replica.id] = _Held(replica.incarnation, self._bound)
         held.touch(chain)
 
+    def withdraw(self, replica: Replica, chain: Sequence[int], size: int) -> None:
+        """The prompt was not read after all: but for its first `size` bytes, held before, its blocks go again."""
+        held = self._held.get(replica.id)
+        if held is not None and held.incarnation == replica.incarnation:
+            for count, block in enumerate(chain, 1):
+                if self.size(count) > size:
+                    held.blocks.pop(block, None)
+
     def trust(self, replica: Replica, *, expected: float, reported: float) -> None:
         """Learn from what the engine says it had cached of a prompt, in tokens; `expected`: what `hits` made of it.
 

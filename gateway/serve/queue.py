@@ -20,7 +20,7 @@ import msgspec
 
 from backends.types import ReplicaId
 from gateway.serve.catalog import Catalog, Live, Pool
-from gateway.serve.errors import QueueFull
+from gateway.serve.errors import NoReplica, QueueFull
 
 MEMORY = 0.2  # weight of the newest gap between two turns
 USUAL_ANSWER = 200.0  # tokens, until a pool has shown what it writes
@@ -117,7 +117,7 @@ class PoolQueue:
         return line
 
     async def _wait(self, pool: Pool, line: _Line, deadline: float, without: AbstractSet[ReplicaId]) -> None:
-        """Until a turn is given. Raises QueueFull."""
+        """Until a turn is given. Raises QueueFull, NoReplica."""
         if len(line.waiters) >= pool.queue_limit:
             raise QueueFull(
                 f"{len(line.waiters)} requests wait for pool '{pool.name}' already, which is its limit.",
@@ -140,6 +140,12 @@ class PoolQueue:
             line.waiters.pop(waiter, None)
             self._show(pool.name, line)
         if not given:
+            now = self._catalog().pools.get(pool.name)
+            if now is None or not now.replicas:
+                raise NoReplica(
+                    f"Pool '{pool.name}' has no replica, and none became ready in {self._clock() - began:.1f} s.",
+                    retry_after=self._retry_after(pool, line),
+                )
             raise QueueFull(
                 f"No slot of pool '{pool.name}' became free in {self._clock() - began:.1f} s.",
                 retry_after=self._retry_after(pool, line),

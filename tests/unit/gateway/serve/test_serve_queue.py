@@ -5,7 +5,7 @@ import pytest
 
 from backends.types import ReplicaId
 from gateway.serve.catalog import Catalog, Pool
-from gateway.serve.errors import QueueFull
+from gateway.serve.errors import NoReplica, QueueFull
 from gateway.serve.queue import PoolQueue
 from tests.support.waiting import Fleet, replica, settle
 
@@ -123,7 +123,7 @@ async def test_a_deadline_that_is_past_still_takes_a_slot_that_is_free():
     fleet = Fleet(replica("a"))
     await fleet.request(1, patience=-1)
     fleet.swap()
-    with pytest.raises(QueueFull):
+    with pytest.raises(NoReplica, match="no replica"):
         await fleet.request(2, patience=-1)
     fleet.assert_clean()
 
@@ -131,7 +131,7 @@ async def test_a_deadline_that_is_past_still_takes_a_slot_that_is_free():
 async def test_a_pool_at_zero_says_when_its_first_replica_may_be_there():
     fleet = Fleet()
     fleet.pool = Pool("p", cold_start=17.0, scalable=True)
-    with pytest.raises(QueueFull) as caught:
+    with pytest.raises(NoReplica) as caught:
         await fleet.request(1, patience=SOON)
     assert caught.value.retry_after == 17.0
 
