@@ -20,6 +20,7 @@ from gateway.app import create_app, running
 from gateway.cli.options import config_options, fail, load_settings
 from gateway.db.errors import DatabaseError
 from gateway.db.migrate import migrate
+from gateway.garbage import seldom_collected
 from gateway.settings import Settings, SettingsError
 from telemetry.logs import json_logs
 
@@ -66,7 +67,8 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
         # uvicorn raises the signal once more when it is done: what is open here must be closed first.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _stay)
-        await _Server(config, run.pictures.end).serve(sockets=[listener])
+        with seldom_collected():
+            await _Server(config, run.pictures.end).serve(sockets=[listener])
 
 
 def _stay(_number: int, _frame: FrameType | None) -> None:
