@@ -12,7 +12,7 @@ from gateway.db.errors import DatabaseError, Unwritable
 from gateway.db.repositories import requests
 from telemetry.record import RequestRecord
 
-BATCH = 100  # records of one transaction: few enough that encoding them does not stall the event loop
+BATCH = 200  # records of one transaction: few enough that encoding them does not stall the event loop
 BACKLOG = 10_000  # records kept while the database does not answer, about 10 MB
 PAUSE = 0.5  # seconds between batches when there is little to write
 RETRY = 2.0  # seconds until the next try when the database does not answer
@@ -80,12 +80,14 @@ class RecordWriter:
         """Write until the pace is stopped; then all that waits, or as much as the database takes."""
         while not self.pace.stopped:
             await self.pace.pause(self._retry if self.failing else self._pause)
-            await self._drain()
-        await self._drain()
+            await self._drain(BATCH)
+        await self._drain(1)
 
-    async def _drain(self) -> None:
-        while self._waiting and await self.write():
-            pass
+    async def _drain(self, least: int) -> None:
+        """One batch of whatever waits, and more as long as `least` records do: a transaction costs as much as many."""
+        wanted = 1
+        while len(self._waiting) >= wanted and await self.write():
+            wanted = least
 
 
 @asynccontextmanager
