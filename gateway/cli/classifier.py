@@ -80,6 +80,9 @@ def evaluate(
     with _told():
         pairs = rows.find_pairs(data, pairs_file)
         sets = rows.read_sets(data, pairs)
+        if not sets:
+            files = ", ".join(paired.file for paired in pairs.sets.values()) or "none"
+            click.echo(f"{data}: nothing to evaluate: no row has both scores. Files looked for: {files}", err=True)
         if cv is None:
             scored = evaluation.with_artefact(artefact.load(model), sets)
         else:
