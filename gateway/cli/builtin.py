@@ -9,7 +9,10 @@ QUALITY_WORTH: Final = 300
 
 
 def builtin() -> dict[str, Any]:
-    """Rates are those of one replica with one thread on a current CPU core, which is what either pool's slot costs."""
+    """Rates are those of one replica with one thread on a current CPU core, which is what either pool's slot costs.
+
+    What describes a model here falls away where the user gives a pool another one (gateway.settings.load).
+    """
     small = {"engine": "llamacpp", "source": SOURCE, "quantization": "q4_0"}
     return {
         "pools": {
@@ -17,6 +20,7 @@ def builtin() -> dict[str, Any]:
                 "recipe": small,
                 "tier": "small",
                 "context": CONTEXT,
+                "threads": 1,
                 "prefill_rate": 290,
                 "decode_rate": 110,
                 "cold_start": 2,
@@ -25,6 +29,7 @@ def builtin() -> dict[str, Any]:
                 "recipe": {"engine": "llamacpp", "source": SOURCE, "experts": 8, "experts_used": 2},
                 "tier": "large",
                 "context": CONTEXT,
+                "threads": 1,
                 "prefill_rate": 77,
                 "decode_rate": 42,
                 "cold_start": 3,
@@ -33,6 +38,8 @@ def builtin() -> dict[str, Any]:
                 "recipe": small,
                 "kind": "embed",
                 "tier": "small",
+                "context": CONTEXT // 2,
+                "threads": 1,
                 "prefill_rate": 290,
                 "minimum": 0,
                 "idle_seconds": 300,

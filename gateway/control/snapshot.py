@@ -60,12 +60,8 @@ def _static(name: str, entry: PoolSettings) -> list[ReplicaRow]:
             state="ready",
             reason="from the settings, not probed",
         )
-        for number, url in enumerate(_urls(entry), start=1)
+        for number, url in enumerate(entry.urls, start=1)
     ]
-
-
-def _urls(entry: PoolSettings) -> list[str]:
-    return [url.rstrip("/") for url in entry.urls]
 
 
 def _pool(name: str, entry: PoolSettings, rows: Sequence[ReplicaRow], environ: Mapping[str, str]) -> Pool:

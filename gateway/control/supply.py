@@ -13,6 +13,7 @@ from engines.recipe import ServeOptions
 from engines.registry import AnyRecipe
 from gateway.control.builds import QueueUnreachable, Send, request_build
 from gateway.control.fleet.protocol import Launch
+from gateway.control.fleet.room import Machine, this_machine
 from gateway.db.engine import Database
 from gateway.settings import PoolSettings, Settings, SettingsError
 
@@ -56,8 +57,9 @@ class Artefacts:
     A build that failed is asked for again once in the life of this object: whoever starts Turnout anew wants it tried.
     """
 
-    def __init__(self, settings: Settings, db: Database, send: Send) -> None:
+    def __init__(self, settings: Settings, db: Database, send: Send, *, machine: Machine | None = None) -> None:
         self._pools = settings.pools
+        self._threads = threads_each(settings.pools, machine)
         self._recipes = recipes_of(settings.pools)
         self._artefacts = artifact.artefacts_folder(settings.folder)
         self._db = db
@@ -81,13 +83,13 @@ class Artefacts:
         if entry.simulated is not None:
             return simulated_launch(pool, entry)
         if entry.gguf is not None:
-            return file_launch(pool, entry, Path(entry.gguf))
+            return file_launch(pool, entry, Path(entry.gguf), threads=self._threads)
         if pool not in self._recipes:
             return None
         recipe = self._recipes[pool]
         made = await asyncio.to_thread(artifact.find, self._artefacts, recipe.digest)
         if made is not None:
-            return file_launch(pool, entry, made.path, engine=registry.engine_of(recipe))
+            return file_launch(pool, entry, made.path, threads=self._threads, engine=registry.engine_of(recipe))
         await self._ask(pool, recipe, now)
         return None
 
@@ -102,21 +104,34 @@ class Artefacts:
         self._asked.add(recipe.digest)
 
 
-def file_launch(pool: str, entry: PoolSettings, model: Path, *, engine: str = "llamacpp") -> Launch:
-    """A server of ours over a model that lies on this machine."""
+def threads_each(pools: Mapping[str, PoolSettings], machine: Machine | None = None) -> int:
+    """Threads of a replica whose pool does not say: the cores, shared out over our pools that keep replicas.
+
+    Fewer where a pool may have so many replicas that there would be no room for all of them. At least 1.
+    """
+    machine = machine or this_machine()
+    ours = [entry for entry in pools.values() if entry.ours and entry.maximum > 0 and entry.simulated is None]
+    keeping = sum(entry.minimum > 0 for entry in ours)
+    most = sum(entry.maximum for entry in ours)
+    return max(1, min(machine.cores // max(1, keeping), machine.threads // max(1, most)))
+
+
+def file_launch(pool: str, entry: PoolSettings, model: Path, *, threads: int = 1, engine: str = "llamacpp") -> Launch:
+    """A server of ours over a model that lies on this machine; `threads` where the pool does not say how many."""
+    threads = entry.threads or threads
     model = model.expanduser().resolve()
     options = ServeOptions(
         name=entry.model or pool,
         model=str(model),
         slots=entry.slots_each,
         context=entry.context,
-        threads=entry.threads,
+        threads=threads,
         embeddings=entry.kind == "embed",
         drain=DRAIN,
     )
     weights = model.stat().st_size if model.is_file() else 0
     memory = weights + BESIDE_WEIGHTS * entry.context
-    return Launch(registry.serve(engine, options).argv, memory=memory, threads=entry.threads, drain=DRAIN)
+    return Launch(registry.serve(engine, options).argv, memory=memory, threads=threads, drain=DRAIN)
 
 
 def simulated_launch(pool: str, entry: PoolSettings) -> Launch:

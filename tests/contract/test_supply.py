@@ -12,7 +12,8 @@ from engines.sim.__main__ import parse
 from gateway.cli.builtin import builtin
 from gateway.cli.prepare import simulated
 from gateway.control.builds import QueueUnreachable
-from gateway.control.supply import Artefacts, digests_of, file_launch, recipes_of, simulated_launch
+from gateway.control.fleet.room import Machine
+from gateway.control.supply import Artefacts, digests_of, file_launch, recipes_of, simulated_launch, threads_each
 from gateway.db.engine import open_database
 from gateway.db.migrate import migrate
 from gateway.db.repositories import builds
@@ -141,6 +142,44 @@ async def test_ones_own_file_needs_neither_recipe_nor_queue(db, tmp_path):
     assert "-np 2 -c 512 -t 3" in words
     assert launch.threads == 3
     assert 1000 < launch.memory < 100_000_000
+
+
+def pool(**fields) -> PoolSettings:
+    return PoolSettings(**{"gguf": "m", **fields})
+
+
+@pytest.mark.parametrize(
+    ("cores", "pools", "threads"),
+    [
+        (1, [pool(), pool()], 1),
+        (2, [pool(), pool(), pool(minimum=0)], 1),
+        (8, [pool()], 8),
+        (8, [pool(), pool()], 4),
+        (8, [pool(), pool(), pool(minimum=0)], 4),
+        (9, [pool(), pool()], 4),
+        (8, [pool(minimum=0)], 8),
+        (8, [pool(), pool(url="http://x"), pool(minimum=0, maximum=0)], 8),
+        (8, [pool(maximum=4)], 4),  # or the third replica would find no room
+        (8, [], 8),
+    ],
+)
+def test_the_cores_are_shared_out_over_the_pools_that_keep_replicas(cores, pools, threads):
+    machine = Machine(max(4, 2 * cores), None, cores)
+    assert threads_each({str(number): one for number, one in enumerate(pools)}, machine) == threads
+
+
+async def test_a_pool_that_says_nothing_of_threads_gets_its_share(db, tmp_path):
+    file = tmp_path / "mine.gguf"
+    file.write_bytes(b"x")
+    given = settings(tmp_path, a=PoolSettings(gguf=str(file)), b=PoolSettings(gguf=str(file), threads=3))
+    supply = Artefacts(given, db, Queue(), machine=Machine(12, None, 6))
+    a, b = await supply.launch("a", 0), await supply.launch("b", 0)
+    assert (a.threads, a.argv[a.argv.index("-t") + 1]) == (3, "3")
+    assert (b.threads, b.argv[b.argv.index("-t") + 1]) == (3, "3")
+    alone = await Artefacts(settings(tmp_path, a=given.pools["a"]), db, Queue(), machine=Machine(12, None, 6)).launch(
+        "a", 0
+    )
+    assert alone.threads == 6
 
 
 async def test_a_pool_that_may_have_no_replica_is_switched_off(db, tmp_path):

@@ -18,13 +18,14 @@ class Machine(msgspec.Struct, frozen=True):
 
     threads: int
     free_memory: int | None  # bytes that can be had now; None: the system does not say
+    cores: int = 1
 
 
 def this_machine() -> Machine:
     """Cores this process may use, each promised twice (at least four), and the memory that is free now."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     free = [memory for memory in (_available(), _cgroup_room()) if memory is not None]
-    return Machine(threads=max(4, 2 * cores), free_memory=min(free) if free else None)
+    return Machine(max(4, 2 * cores), min(free) if free else None, cores)
 
 
 def refusal(launch: Launch, running: Iterable[Launch], starting: Iterable[Launch], machine: Machine) -> str | None:
