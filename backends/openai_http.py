@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
+from types import TracebackType
 from typing import Final
 
 import msgspec
+from typing_extensions import override
 
 from backends.answers import Opened, assembled, begun, document, streamed
 from backends.dialect import OPENAI, Dialect, Prepared, prepare
@@ -49,9 +51,8 @@ class OpenAIHttp:
         self._now = now
         self._probe_timeout = probe_timeout
 
-    @asynccontextmanager
-    async def send(self, replica: Replica, call: Call, meter: Meter) -> AsyncGenerator[Reply]:
-        """Yield the reply once its first event, or the first bytes of its document, are there."""
+    def send(self, replica: Replica, call: Call, meter: Meter) -> AbstractAsyncContextManager[Reply]:
+        """Give the reply once its first event, or the first bytes of its document, are there."""
         prepared = prepare(call, self._dialect)
         headers = {"content-type": _JSON, **call.headers}
         if prepared.streams and self._dialect.closes_after_stream:
@@ -64,11 +65,7 @@ class OpenAIHttp:
             first_byte_timeout=call.first_byte_timeout,
             idle_timeout=call.idle_timeout,
         )
-        async with post as raw:
-            if raw.status not in _OK:
-                raise refusal(raw.status, await _some(raw.body), raw.headers, server=replica.id, now=self._now())
-            async with _reply(replica.id, raw, call, prepared, meter) as reply:
-                yield reply
+        return _Exchange(replica.id, post, call, prepared, meter, self._now)
 
     async def probe(self, replica: Replica) -> Load | None:
         """Health first; load where the server publishes it (a server that does not is alive all the same)."""
@@ -109,26 +106,67 @@ class OpenAIHttp:
             raise Unreachable(str(error)) from error
 
 
-@asynccontextmanager
-async def _reply(server: str, raw: RawReply, call: Call, prepared: Prepared, meter: Meter) -> AsyncGenerator[Reply]:
-    if not _is_stream(raw, asked=prepared.streams):
-        whole = await document(server, raw.body, meter)
-        length = {"content-length": str(len(whole))}
-        yield Reply(raw.status, {"content-type": _JSON, **length, **_headers(raw)}, Opened(whole))
-        return
-    sieve = Sieve(
-        meter,
-        strip_usage=prepared.strip_usage,
-        strip_progress=prepared.strip_progress,
-        choices=prepared.choices,
-    )
-    if not call.stream:
-        whole = await begun(server, assembled(server, raw.body, sieve))
-        yield Reply(raw.status, {"content-type": _JSON, **_headers(raw)}, Opened(whole))
-        return
-    async with aclosing(streamed(server, raw.body, sieve)) as pieces:
+class _Exchange(AbstractAsyncContextManager[Reply]):
+    """One request and its answer. A class, because event loops keep a register of the generators that are open."""
+
+    __slots__ = ("_call", "_meter", "_now", "_pieces", "_post", "_prepared", "_server")
+
+    def __init__(
+        self,
+        server: str,
+        post: AbstractAsyncContextManager[RawReply],
+        call: Call,
+        prepared: Prepared,
+        meter: Meter,
+        now: Callable[[], float],
+    ) -> None:
+        self._server = server
+        self._post = post
+        self._call = call
+        self._prepared = prepared
+        self._meter = meter
+        self._now = now
+        self._pieces: AsyncGenerator[bytes] | None = None  # of a stream that the client gets as it comes
+
+    @override
+    async def __aenter__(self) -> Reply:
+        raw = await self._post.__aenter__()
+        try:
+            return await self._reply(raw)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+
+    @override
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._pieces is not None:
+                await self._pieces.aclose()
+        finally:
+            await self._post.__aexit__(kind, error, trace)
+
+    async def _reply(self, raw: RawReply) -> Reply:
+        server, prepared = self._server, self._prepared
+        if raw.status not in _OK:
+            raise refusal(raw.status, await _some(raw.body), raw.headers, server=server, now=self._now())
+        if not _is_stream(raw, asked=prepared.streams):
+            whole = await document(server, raw.body, self._meter)
+            length = {"content-length": str(len(whole))}
+            return Reply(raw.status, {"content-type": _JSON, **length, **_headers(raw)}, Opened(whole))
+        sieve = Sieve(
+            self._meter,
+            strip_usage=prepared.strip_usage,
+            strip_progress=prepared.strip_progress,
+            choices=prepared.choices,
+        )
+        if not self._call.stream:
+            whole = await begun(server, assembled(server, raw.body, sieve))
+            return Reply(raw.status, {"content-type": _JSON, **_headers(raw)}, Opened(whole))
+        pieces = self._pieces = streamed(server, raw.body, sieve)
         first = await begun(server, anext(pieces))
-        yield Reply(raw.status, {"content-type": _SSE, **_headers(raw)}, Opened(first, pieces))
+        return Reply(raw.status, {"content-type": _SSE, **_headers(raw)}, Opened(first, pieces))
 
 
 def _is_stream(raw: RawReply, *, asked: bool) -> bool:

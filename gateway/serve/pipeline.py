@@ -1,8 +1,7 @@
 """The life of one request, top to bottom."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 
 import msgspec
@@ -26,6 +25,7 @@ from gateway.serve.errors import (
 )
 from gateway.serve.facts import Gather, hit_share, learn, tokens_per_byte
 from gateway.serve.lease import lease
+from gateway.serve.life import Life
 from gateway.serve.prefix import PrefixIndex
 from gateway.serve.queue import PoolQueue
 from gateway.serve.route import Route, route
@@ -65,22 +65,9 @@ class Pipeline(msgspec.Struct, frozen=True):
     arrived: Callable[[Pool], None]  # a request wants this pool: the control loop should hear of it
     record: Callable[[RequestRecord, Trail], None]
 
-    @asynccontextmanager
-    async def answer(self, ask: Ask, trail: Trail) -> AsyncGenerator[Reply]:
-        """Yield the reply. Leaving the block ends everything the request began, here and upstream."""
-        try:
-            async with AsyncExitStack() as held:
-                yield await self._reply(held, ask, trail)
-                if not trail.meter.finished:
-                    trail.outcome, trail.error = "interrupted", "stream_incomplete"
-        except (asyncio.CancelledError, GeneratorExit):
-            trail.outcome = "cancelled"
-            raise
-        except Exception as error:
-            trail.failed(error)
-            raise
-        finally:
-            self._finish(trail)
+    def answer(self, ask: Ask, trail: Trail) -> AbstractAsyncContextManager[Reply]:
+        """Give the reply. Leaving the block ends everything the request began, here and upstream."""
+        return Life(trail, lambda held: self._reply(held, ask, trail), self._finish)
 
     async def _reply(self, held: AsyncExitStack, ask: Ask, trail: Trail) -> Reply:
         catalog = self.catalog()
@@ -127,6 +114,7 @@ class Pipeline(msgspec.Struct, frozen=True):
                 if not again:
                     raise told(error) from error
                 trail.meter.restart()
+                where = self._refreshed(where)
 
     async def _seat(
         self,
@@ -141,22 +129,26 @@ class Pipeline(msgspec.Struct, frozen=True):
         """A slot of the best plan's replica, or of another in its pool; waits in that pool's queue for one."""
         deadline: float | None = None
         while True:
-            best = self._ranked(where, facts, tried, failure)[0]
+            ranked = self._ranked(where, facts, tried, failure)
+            best = ranked[0]
             trail.plan = best
             began = trail.clock()
             deadline = deadline or began + best.pool.queue_wait
             trail.trace.stage(names.QUEUE)
             self.arrived(best.pool)
-            async with self.queue.turn(best.pool, deadline, without=tried):
-                waited = trail.clock() - began
-                where = self._refreshed(where)  # the queue goes by the newest catalog, so this must too
-                if waited > _WAITED:
-                    trail.queued += waited
-                    facts = self.gather.facts(facts.forms, body, where, self.live)
-                plan = self._free(self._ranked(where, facts, tried, failure), best.pool)
+            async with self.queue.turn(best.pool, deadline, without=tried) as has_waited:
+                if has_waited:
+                    waited = trail.clock() - began
+                    where = self._refreshed(where)  # the queue goes by the newest catalog, so this must too
+                    if waited > _WAITED:
+                        trail.queued += waited
+                        facts = self.gather.facts(facts.forms, body, where, self.live)
+                    ranked = self._ranked(where, facts, tried, failure)
+                plan = self._free(ranked, best.pool)
                 if plan is not None and plan.replica is not None:
                     attempt.enter_context(lease(self.live, plan.replica, partial(self.queue.poke, plan.pool.name)))
                     return plan, plan.replica
+            where = self._refreshed(where)
 
     def _ranked(self, where: Route, facts: Facts, tried: set[ReplicaId], failure: BackendError | None) -> list[Plan]:
         """The plans that are left, best first. Raises what the client is told where none is."""

@@ -1,7 +1,8 @@
 """Waiting for a free slot of a pool: bounded, in order, with a deadline.
 
-    async with queue.turn(pool, deadline):
-        plans = decide(...)         # again: things may have changed
+    async with queue.turn(pool, deadline) as waited:
+        if waited:
+            plans = decide(...)     # again: things may have changed
         plan = ...                  # the best one in this pool whose replica has a free slot, else another pool's
         held.enter_context(lease(live, plan.replica, released=partial(queue.poke, plan.pool.name)))
 
@@ -12,11 +13,13 @@ a slot given back, a replica that appears and a turn not used all lead to the sa
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import msgspec
+from typing_extensions import override
 
 from backends.types import ReplicaId
 from gateway.serve.catalog import Catalog, Live, Pool
@@ -63,24 +66,18 @@ class PoolQueue:
         self._clock = clock
         self._lines: dict[str, _Line] = {}
 
-    @asynccontextmanager
-    async def turn(self, pool: Pool, deadline: float, without: AbstractSet[ReplicaId] = NONE) -> AsyncGenerator[None]:
+    def turn(
+        self, pool: Pool, deadline: float, without: AbstractSet[ReplicaId] = NONE
+    ) -> AbstractAsyncContextManager[bool]:
         """Wait until `pool` has a free slot for this request; take it inside the block, without awaiting anything.
 
-        `deadline`: on the clock. `without`: replicas whose slots this request would not take. Raises QueueFull where
-        too many wait already, or when the deadline has come. A pool that is no longer in the catalog gives everybody
-        a turn, so that they look elsewhere.
+        Gives whether there was a wait, so that things may have changed. `deadline`: on the clock. `without`: replicas
+        whose slots this request would not take. Raises QueueFull where too many wait already, or when the deadline
+        has come, and NoReplica. A pool that is no longer in the catalog gives everybody a turn, so that they look
+        elsewhere.
         """
         line = self._line(pool.name)
-        self.poke(pool.name)  # those before it come first
-        if self._spare(pool.name, line, without):
-            line.turns += 1
-        else:
-            await self._wait(pool, line, deadline, without)
-        try:
-            yield
-        finally:
-            self._end_turn(pool.name, line)
+        return _Turn(partial(self._begin_turn, pool, line, deadline, without), partial(self._end_turn, pool.name, line))
 
     def poke(self, pool: str) -> None:
         """A slot of this pool may have become free: give out as many turns as there are slots to take."""
@@ -151,6 +148,14 @@ class PoolQueue:
                 retry_after=self._retry_after(pool, line),
             )
 
+    async def _begin_turn(self, pool: Pool, line: _Line, deadline: float, without: AbstractSet[ReplicaId]) -> bool:
+        self.poke(pool.name)  # those before it come first
+        if self._spare(pool.name, line, without):
+            line.turns += 1
+            return False
+        await self._wait(pool, line, deadline, without)
+        return True
+
     def _end_turn(self, pool: str, line: _Line) -> None:
         line.turns -= 1
         self.poke(pool)
@@ -185,6 +190,24 @@ class PoolQueue:
         else:
             seconds = pool.cold_start
         return min(max(seconds, SHORTEST), LONGEST)
+
+
+class _Turn(AbstractAsyncContextManager[bool]):
+    """A class, because event loops keep a register of the generators that are open."""
+
+    __slots__ = ("_begin", "_end")
+
+    def __init__(self, begin: Callable[[], Awaitable[bool]], end: Callable[[], None]) -> None:
+        self._begin = begin
+        self._end = end
+
+    @override
+    async def __aenter__(self) -> bool:
+        return await self._begin()
+
+    @override
+    async def __aexit__(self, *_: object) -> None:
+        self._end()
 
 
 def _expire(waiter: asyncio.Future[bool]) -> None:
