@@ -100,9 +100,10 @@ class ControlLoop:
             await asyncio.sleep(settle)
 
     async def _scale(self, pool: str, demands: Mapping[str, Demand], now: float) -> None:
-        launch = await self._supply.launch(pool, now)
+        """A pool that rests at zero has nothing built for it before it is first wanted; requests wait meanwhile."""
         wanted = await self._scaler.step(self._db, pool, demands.get(pool, Demand()), self._watch.ready(pool), now)
-        if launch is not None:
+        launch = await self._supply.launch(pool, now) if wanted else None
+        if launch is not None or not wanted:
             await self._local.scale(pool, wanted, launch)
 
     async def _replace_hung(self) -> None:
