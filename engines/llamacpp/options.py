@@ -1,10 +1,12 @@
 """The command line of our llama.cpp server, in llama-server's words."""
 
 import argparse
+from collections.abc import Mapping
 from typing import Final
 
 CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 NGRAM: Final = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+VARIABLE: Final = "TURNOUT_ENGINE_KEY"
 POOLING: Final = ("mean", "cls", "last")
 
 
@@ -17,6 +19,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     _context(parser)
     _speculation(parser)
     return parser.parse_args(arguments)
+
+
+def key_from(environ: Mapping[str, str]) -> list[str]:
+    """The key that whoever starts the server gives it where no other user can read it."""
+    key = environ.get(VARIABLE)
+    return [key] if key else []
 
 
 def _model(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +40,7 @@ def _serving(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("serving")
     group.add_argument("--host", default="127.0.0.1")
     group.add_argument("--port", type=int, default=8080, help="0: the system chooses, see the line it prints")
-    group.add_argument("--api-key", action="append", default=[])
+    group.add_argument("--api-key", action="append", default=[], help=f"default: what {VARIABLE} holds, if anything")
     group.add_argument("--metrics", action="store_true", help="/metrics answers")
     group.add_argument("-np", "--parallel", type=int, default=4, help="slots")
     group.add_argument("-t", "--threads", type=int, default=1)

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Final, NoReturn
 
 from engines.errors import EngineError
-from engines.llamacpp.options import parse
+from engines.llamacpp.options import key_from, parse
 
 _POLL: Final = 0.05  # seconds between looks at busy slots
 
@@ -145,6 +145,7 @@ def _noted(number: int, frame: FrameType | None) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     given = parse(arguments)
+    given.api_key = given.api_key or key_from(os.environ)
     departure = Departure(drain=given.drain, watch_stdin=given.watch_stdin, key=next(iter(given.api_key), None))
     departure.begin()
     try:

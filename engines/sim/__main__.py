@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 import msgspec
 import uvloop
@@ -17,6 +17,8 @@ from engines.sim.faults import FAULTS, Faults, UnknownFault
 from engines.sim.kv_events import MissingDependency
 from engines.sim.options import DialectName, Options
 from engines.sim.server import serve
+
+VARIABLE: Final = "TURNOUT_ENGINE_KEY"  # where a key is that no command line shows
 
 
 def parse(argv: Sequence[str] | None = None) -> tuple[Options, bool]:
@@ -43,6 +45,7 @@ def parse(argv: Sequence[str] | None = None) -> tuple[Options, bool]:
     parser.add_argument("--watch-stdin", action="store_true", help="stop when stdin ends: when the parent dies")
     given = vars(parser.parse_args(argv))
     watch: bool = given.pop("watch_stdin")
+    given["api_key"] = given["api_key"] or os.environ.get(VARIABLE, "")
     try:
         options = msgspec.convert(given, Options)
         Faults(options.fault)

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from backends.types import Access, Replica
 from backends.wire import WireUpstream
 from gateway.cli.options import config_options, fail, load_settings
 from gateway.cli.prepare import InUse, alone, make_folder
+from gateway.control.access import accesses
 from gateway.control.autoscale.loop import Scaler, limits_of
 from gateway.control.beside import Pace
 from gateway.control.builds import Send
@@ -29,7 +31,7 @@ from gateway.control.watch import Watch, model_of
 from gateway.db.engine import open_database
 from gateway.db.errors import DatabaseError
 from gateway.db.migrate import migrate
-from gateway.settings import Settings, SettingsError, secret
+from gateway.settings import Settings, SettingsError
 from telemetry.logs import json_logs
 
 ASK_TIMEOUT: Final = 5.0  # seconds for a server's /v1/models
@@ -65,7 +67,8 @@ async def _control(settings: Settings, *, watch_stdin: bool) -> None:
         stack.push_async_callback(upstream.aclose)
         settle = 2 * settings.control.poll_interval + settings.control.interval
         local = LocalFleet(settings.folder / "logs", settle=settle, changed=pace.hurry)
-        watch = _watch(settings, upstream, pace)
+        reached = accesses(settings)
+        watch = _watch(settings, reached, upstream, pace)
         loop = ControlLoop(
             settings,
             db,
@@ -73,7 +76,9 @@ async def _control(settings: Settings, *, watch_stdin: bool) -> None:
             static=StaticFleet({name: entry.urls for name, entry in settings.pools.items()}),
             watch=watch,
             scaler=Scaler({name: limits_of(entry) for name, entry in settings.pools.items() if entry.ours}),
-            supply=Artefacts(settings, db, _send(settings)),
+            supply=Artefacts(
+                settings, db, _send(settings), keys={name: one.key for name, one in reached.items() if one.key}
+            ),
             pace=pace,
             clock=time.time,
         )
@@ -94,13 +99,10 @@ def _send(settings: Settings) -> Send:
     return send
 
 
-def _watch(settings: Settings, upstream: Upstream, pace: Pace) -> Watch:
+def _watch(settings: Settings, reached: Mapping[str, Access], upstream: Upstream, pace: Pace) -> Watch:
     return Watch(
         settings.pools,
-        {
-            name: Access(secret(entry.key, entry.key_env, entry.key_file), entry.ca)
-            for name, entry in settings.pools.items()
-        },
+        reached,
         create(upstream),
         ask_model=partial(_ask_model, upstream),
         interval=settings.control.probe_interval,
@@ -110,8 +112,9 @@ def _watch(settings: Settings, upstream: Upstream, pace: Pace) -> Watch:
 
 
 async def _ask_model(upstream: Upstream, replica: Replica) -> str:
-    document = await upstream.get(f"{replica.url}/v1/models", {}, access=replica.access, timeout=ASK_TIMEOUT)
-    return model_of(document.body)
+    url = f"{replica.url}/v1/models"
+    document = await upstream.get(url, {}, access=replica.access, timeout=ASK_TIMEOUT)
+    return model_of(document.body, url=url, status=document.status)
 
 
 def _leave_when_told(pace: Pace, *, watch_stdin: bool) -> None:

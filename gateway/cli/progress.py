@@ -49,7 +49,7 @@ def _view(name: str, entry: PoolSettings, build: BuildRow | None, rows: Sequence
         return PoolView(name, "stuck", failing[0])
     if not entry.ours:
         reason = next((row.reason for row in rows if row.reason), "not probed yet")
-        return PoolView(name, "stuck", f"{entry.urls[0]}: {reason}")
+        return PoolView(name, "stuck", reason if entry.urls[0] in reason else f"{entry.urls[0]}: {reason}")
     counted = f" {ready} of {wanted}" if wanted > 1 else ""
     return PoolView(name, "working", f"starting{counted}" if rows else "waiting")
 

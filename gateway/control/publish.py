@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from backends.types import Load, ReplicaId
+from gateway.control.access import engine_key
 from gateway.control.beside import Pace, beside
 from gateway.control.snapshot import catalog, static_rows
 from gateway.db.engine import Database
@@ -42,6 +43,7 @@ class CatalogPoll:
         self._clock = clock
         self.pace = Pace()
         self._log = logging.getLogger("turnout.publish")
+        self._engine_key: str | None = None  # of our own engines; read at the first look
         self._shown: tuple[int, bool] | None = None  # version and whether a control loop stood behind it
         self._looked = 0.0
         self.errors = 0  # looks that failed, ever
@@ -90,7 +92,9 @@ class CatalogPoll:
         return tuple(row for row in rows if row.pool in pools and pools[row.pool].ours)
 
     def _show(self, rows: tuple[ReplicaRow, ...], shown: tuple[int, bool]) -> None:
-        self._publish(catalog(self._settings, rows, shown[0]))
+        if self._engine_key is None and any(entry.ours for entry in self._settings.pools.values()):
+            self._engine_key = engine_key(self._settings.folder)
+        self._publish(catalog(self._settings, rows, shown[0], engine_key=self._engine_key))
         self._shown = shown
 
 

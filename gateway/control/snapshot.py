@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from backends.types import Access, Replica, ReplicaId
+from gateway.control.access import access
 from gateway.db.rows import ReplicaRow
 from gateway.serve.catalog import Alias, Caller, Catalog, Pool
 from gateway.settings import Key, PoolSettings, Settings, SettingsError, secret
@@ -14,18 +15,27 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def catalog(
-    settings: Settings, rows: Sequence[ReplicaRow], version: int = 0, environ: Mapping[str, str] = os.environ
+    settings: Settings,
+    rows: Sequence[ReplicaRow],
+    version: int = 0,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    engine_key: str | None = None,
 ) -> Catalog:
     """The whole picture. Only replicas that are `ready` are in it. Raises SettingsError where a secret is missing.
 
     A pool with URLs of its own takes the state of each server from its row; a server that has no row counts as
     ready, so that a gateway without a control loop works. Secrets come from the settings, never from rows.
+    `engine_key` is what our own engines ask for.
     """
     seen = _seen(settings, rows)
     return Catalog(
         version=version,
         callers=_callers(settings.keys, environ),
-        pools={name: _pool(name, entry, seen[name], environ) for name, entry in settings.pools.items()},
+        pools={
+            name: _pool(name, entry, seen[name], access(name, entry, engine_key, environ))
+            for name, entry in settings.pools.items()
+        },
         aliases={name: Alias(name, alias.pools, alias.quality_worth) for name, alias in settings.aliases.items()},
     )
 
@@ -64,8 +74,7 @@ def _static(name: str, entry: PoolSettings) -> list[ReplicaRow]:
     ]
 
 
-def _pool(name: str, entry: PoolSettings, rows: Sequence[ReplicaRow], environ: Mapping[str, str]) -> Pool:
-    access = Access(secret(entry.key, entry.key_env, entry.key_file, environ), entry.ca)
+def _pool(name: str, entry: PoolSettings, rows: Sequence[ReplicaRow], reached: Access) -> Pool:
     ready = sorted((row for row in rows if row.state == "ready"), key=lambda row: row.id)
     return Pool(
         name=name,
@@ -73,7 +82,7 @@ def _pool(name: str, entry: PoolSettings, rows: Sequence[ReplicaRow], environ: M
         kind=entry.kind,
         tier=entry.tier,
         served_model=entry.model or "",
-        replicas=tuple(_replica(row, entry, access) for row in ready),
+        replicas=tuple(_replica(row, entry, reached) for row in ready),
         rests_at_zero=entry.ours and entry.minimum == 0,
         scalable=entry.ours and entry.maximum > 0,
         cold_start=entry.cold_start,
@@ -89,14 +98,14 @@ def _pool(name: str, entry: PoolSettings, rows: Sequence[ReplicaRow], environ: M
     )
 
 
-def _replica(row: ReplicaRow, entry: PoolSettings, access: Access) -> Replica:
+def _replica(row: ReplicaRow, entry: PoolSettings, reached: Access) -> Replica:
     return Replica(
         id=ReplicaId(row.id),
         url=row.url,
         served_model=row.served_model or entry.model or "",
         slots=row.slots,
         incarnation=row.incarnation,
-        access=access,
+        access=reached,
     )
 
 
@@ -123,7 +132,7 @@ def _digest(index: int, key: Key, environ: Mapping[str, str]) -> str:
         if not _SHA256.fullmatch(digest):
             raise SettingsError(f"keys[{index}].sha256: give 64 hexadecimal digits.")
         return digest
-    value = secret(key.key, key.key_env, key.key_file, environ)
+    value = secret(key.key, key.key_env, key.key_file, environ, at=f"keys[{index}].key")
     if not value:
         raise SettingsError(f"keys[{index}]: the key of {key.name!r} is empty.")
     return hashlib.sha256(value.encode()).hexdigest()

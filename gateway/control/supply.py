@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from engines import artifact, registry
 from engines.errors import EngineError
 from engines.recipe import ServeOptions
 from engines.registry import AnyRecipe
+from gateway.control.access import VARIABLE
 from gateway.control.builds import QueueUnreachable, Send, request_build
 from gateway.control.fleet.protocol import Launch
 from gateway.control.fleet.room import Machine, this_machine
@@ -54,11 +57,21 @@ def _recipe(pool: str, given: dict[str, Any]) -> AnyRecipe:
 class Artefacts:
     """Knows how to start each pool of ours, as soon as its weights are there. `send` puts a build into the queue.
 
-    A build that failed is asked for again once in the life of this object: whoever starts Turnout anew wants it tried.
+    `keys`: what each pool's engines are to ask for. A build that failed is asked for again once in the life of this
+    object: whoever starts Turnout anew wants it tried.
     """
 
-    def __init__(self, settings: Settings, db: Database, send: Send, *, machine: Machine | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        db: Database,
+        send: Send,
+        *,
+        keys: Mapping[str, str] | None = None,
+        machine: Machine | None = None,
+    ) -> None:
         self._pools = settings.pools
+        self._keys = keys or {}
         self._threads = threads_each(settings.pools, machine)
         self._recipes = recipes_of(settings.pools)
         self._artefacts = artifact.artefacts_folder(settings.folder)
@@ -75,7 +88,7 @@ class Artefacts:
             self._looked[pool] = now
             made = await self._make(pool, now)
             if made is not None:
-                self._launches[pool] = made
+                self._launches[pool] = with_key(made, self._keys.get(pool))
         return self._launches.get(pool)
 
     async def _make(self, pool: str, now: float) -> Launch | None:
@@ -114,6 +127,11 @@ def threads_each(pools: Mapping[str, PoolSettings], machine: Machine | None = No
     keeping = sum(entry.minimum > 0 for entry in ours)
     most = sum(entry.maximum for entry in ours)
     return max(1, min(machine.cores // max(1, keeping), machine.threads // max(1, most)))
+
+
+def with_key(launch: Launch, key: str | None) -> Launch:
+    """The same engine, asking everybody for this key."""
+    return msgspec.structs.replace(launch, environ={VARIABLE: key}) if key else launch
 
 
 def file_launch(pool: str, entry: PoolSettings, model: Path, *, threads: int = 1, engine: str = "llamacpp") -> Launch:

@@ -20,6 +20,8 @@ FAILURES: Final = 3  # probes in a row that must fail before a ready replica is 
 PROBE_TIMEOUT: Final = 5.0  # seconds
 EAGER: Final = 0.1  # seconds between probes of a replica that has just begun to listen
 HUNG: Final = 120.0  # seconds without one good probe after which a process is taken for dead
+OK: Final = 200
+REFUSALS: Final = (401, 403)
 EAGER_FOR: Final = 10.0  # seconds; after that as often as any other
 
 AskModel = Callable[[Replica], Awaitable[str]]
@@ -167,9 +169,9 @@ class Watch:
                 if load is not None and not replica.served_model:
                     watched.served_model = await self._ask_model(replica)
         except BackendError as error:
-            return str(error) or type(error).__name__
+            return asked(unit, str(error) or type(error).__name__)
         except TimeoutError:
-            return f"no answer to a probe in {PROBE_TIMEOUT:.0f} s"
+            return f"{unit.url} gave no answer to a probe in {PROBE_TIMEOUT:.0f} s"
         if load is not None:
             watched.load, watched.good_at = load, self._clock()
         return load
@@ -212,6 +214,14 @@ def _named(pool: str, entry: PoolSettings) -> str:
     return entry.model or (pool if entry.ours else "")
 
 
+def asked(unit: Unit, words: str) -> str:
+    """Why a probe failed, with the whole URL that was asked in place of the replica's name or the path alone."""
+    words = words.removeprefix(f"{unit.id}: ")
+    if unit.url in words:
+        return words
+    return f"{unit.url}{words}" if words.startswith("/") else f"{unit.url}: {words}"
+
+
 def _state(watched: _Watched) -> tuple[ReplicaState, str]:
     unit = watched.unit
     match unit.phase:
@@ -229,14 +239,17 @@ def _without_load(row: ReplicaRow) -> ReplicaRow:
     return msgspec.structs.replace(row, running=0, waiting=0, kv_used=None)
 
 
-def model_of(document: bytes) -> str:
-    """The first model that a server's /v1/models names. Raises Unreachable where it names none."""
+def model_of(document: bytes, *, url: str, status: int = 200) -> str:
+    """The first model that a server's /v1/models (asked as `url`) names. Raises Unreachable where it names none."""
+    if status != OK:
+        hint = "; say `key`, `key_env` or `key_file` in the pool's settings" if status in REFUSALS else ""
+        raise Unreachable(f"{url} answered {status}{hint}")
     try:
         listing = msgspec.json.decode(document, type=_Models)
     except msgspec.DecodeError as error:
-        raise Unreachable("its /v1/models is not understood; say `model` in the pool's settings") from error
+        raise Unreachable(f"{url} is not understood; say `model` in the pool's settings") from error
     if not listing.data:
-        raise Unreachable("its /v1/models is empty; say `model` in the pool's settings")
+        raise Unreachable(f"{url} is empty; say `model` in the pool's settings")
     return listing.data[0].id
 
 

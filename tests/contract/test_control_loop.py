@@ -14,7 +14,7 @@ from gateway.control.beside import Pace
 from gateway.control.fleet.protocol import Launch, Unit
 from gateway.control.fleet.static import StaticFleet
 from gateway.control.loop import ControlLoop
-from gateway.control.watch import Health, Watch, judged, model_of
+from gateway.control.watch import Health, Watch, asked, judged, model_of
 from gateway.db.engine import open_database
 from gateway.db.errors import Unavailable
 from gateway.db.migrate import migrate
@@ -74,8 +74,10 @@ class FakeBackend:
 class FakeSupply:
     def __init__(self) -> None:
         self.ready = True
+        self.wanted: set[str] = set()
 
     async def launch(self, pool: str, now: float) -> Launch | None:
+        self.wanted.add(pool)
         return LAUNCH if self.ready else None
 
 
@@ -174,7 +176,7 @@ async def test_a_server_that_is_not_ours_is_asked_for_its_model(world):
 async def test_nothing_starts_before_its_weights_are_there(world):
     world.supply.ready = False
     await world.steps()
-    assert world.fleet.asked == {}
+    assert "small" not in world.fleet.asked
     world.supply.ready = True
     await world.steps()
     assert world.fleet.asked["small"] == 1
@@ -194,7 +196,7 @@ async def test_out_after_three_bad_probes_and_back_after_a_good_one(world):
     await world.state("small-1", "ready")
     world.backend.says["http://small-1"] = Unreachable("refused")
     row = await world.state("small-1", "joining")
-    assert row.reason == "refused"
+    assert row.reason == "http://small-1: refused"
     world.backend.says["http://small-1"] = Load()
     await world.state("small-1", "ready")
 
@@ -259,6 +261,7 @@ async def test_from_zero_on_demand_and_back_after_idling(world):
     await world.demand("embed")
     await world.steps()
     assert world.fleet.asked["embed"] == 0
+    assert world.supply.wanted == {"small"}  # nothing is built that nobody has asked for
     await world.demand("embed", waiting=1, last=world.now)
     await world.steps()
     assert world.fleet.asked["embed"] == 1
@@ -269,7 +272,7 @@ async def test_from_zero_on_demand_and_back_after_idling(world):
     assert world.fleet.asked["embed"] == 0
     reasons = [decision.reason for decision in await decisions.recent(world.db, pool="embed")]
     assert "no request for 20 s" in reasons[0]
-    assert "1 requests wait" in reasons[1]
+    assert "1 request came" in reasons[1]
 
 
 async def test_silence_of_all_gateways_is_not_idleness(world):
@@ -360,12 +363,32 @@ def test_judging_probes():
 
 @pytest.mark.parametrize("document", [b"", b"[]", b'{"data": []}', b'{"data": [{}]}', b"<html>"])
 def test_a_server_that_names_no_model_is_told_what_to_say(document):
-    with pytest.raises(Unreachable, match="say `model`"):
-        model_of(document)
+    with pytest.raises(Unreachable, match=r"http://h/v1/models is .*say `model`"):
+        model_of(document, url="http://h/v1/models")
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(404, "http://h/v1/models answered 404$"), (401, "answered 401; say `key`, `key_env`")]
+)
+def test_a_server_that_does_not_list_its_models_is_told_with_url_and_status(status, words):
+    with pytest.raises(Unreachable, match=words):
+        model_of(b'{"detail": "Not Found"}', url="http://h/v1/models", status=status)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("far-1: /health answered 500", "http://far:1/health answered 500"),
+        ("far-1: cannot connect", "http://far:1: cannot connect"),
+        ("http://far:1/v1/models answered 404", "http://far:1/v1/models answered 404"),
+    ],
+)
+def test_why_a_probe_failed_names_the_url(words, told):
+    assert asked(Unit("far-1", "far", "running", "http://far:1", "static"), words) == told
 
 
 def test_the_first_model_counts():
-    assert model_of(b'{"object": "list", "data": [{"id": "a", "x": 1}, {"id": "b"}]}') == "a"
+    assert model_of(b'{"object": "list", "data": [{"id": "a", "x": 1}, {"id": "b"}]}', url="u") == "a"
 
 
 def test_limits_come_from_the_pools_settings():

@@ -67,6 +67,14 @@ async def fleet_is_empty(fleet) -> bool:
     return not await units(fleet)
 
 
+async def test_a_program_gets_its_own_environment_beside_ours(fleet, tmp_path, monkeypatch):
+    monkeypatch.setenv("OURS", "o")
+    words = "import os; open(os.environ['FILE'], 'w').write(os.environ['OURS']); print('listening on http://x', flush=True); input()"
+    await fleet.scale("p", 1, Launch((sys.executable, "-c", words), environ={"FILE": str(tmp_path / "told")}))
+    await all_running(fleet, 1)
+    assert (tmp_path / "told").read_text() == "o"
+
+
 async def test_a_dead_replica_comes_back_with_another_incarnation(fleet, tmp_path):
     await fleet.scale("p", 1, launch())
     (before,) = await all_running(fleet, 1)

@@ -40,6 +40,11 @@ class Gateway:
         return {name: [one.id for one in pool.replicas] for name, pool in self.catalogs[-1].pools.items()}
 
 
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the default data folder is relative
+
+
 @pytest.fixture
 async def db(tmp_path):
     async with fresh_database("sqlite", tmp_path) as database:
@@ -145,6 +150,21 @@ async def test_a_bad_setting_stops_the_start_but_not_a_running_gateway(db, tmp_p
     secret.write_text("s")
     await gateway.poll.look()
     assert gateway.ready() == {"small": ["small-1"]}
+
+
+async def test_our_own_engines_are_asked_with_the_key_of_the_data_folder(db, gateway, tmp_path):
+    await replicas.put(db, SMALL)
+    await gateway.poll.look()
+    pools = gateway.catalogs[-1].pools
+    key = (tmp_path / ".turnout" / "engine-key").read_text().strip()
+    assert pools["small"].replicas[0].access.key == key
+    assert pools["far"].replicas[0].access.key is None
+
+
+async def test_a_gateway_of_foreign_pools_alone_makes_no_key(db, tmp_path):
+    gateway = Gateway(db, msgspec.convert({**TREE, "pools": {"far": {"url": "http://far:1"}}}, Settings))
+    await gateway.poll.look()
+    assert not (tmp_path / ".turnout").exists()
 
 
 async def test_it_runs_beside_a_block_and_ends_with_it(db, gateway):

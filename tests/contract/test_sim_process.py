@@ -80,6 +80,12 @@ async def test_a_process_answers_drains_and_leaves_with_0():
         assert await process.wait() == 0
 
 
+def test_the_key_may_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("TURNOUT_ENGINE_KEY", "hush")
+    assert parse([])[0].api_key == "hush"
+    assert parse(["--api-key", "mine"])[0].api_key == "mine"
+
+
 async def test_a_process_leaves_when_stdin_ends():
     async with sim_process("--watch-stdin") as process:
         process.process.stdin.write(b"anything\n")

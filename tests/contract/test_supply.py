@@ -182,6 +182,14 @@ async def test_a_pool_that_says_nothing_of_threads_gets_its_share(db, tmp_path):
     assert alone.threads == 6
 
 
+async def test_an_engine_is_told_its_key_by_the_environment_alone(db, tmp_path):
+    given = settings(tmp_path, a=PoolSettings(simulated={}), b=PoolSettings(simulated={}))
+    supply = Artefacts(given, db, Queue(), keys={"a": "hush"})
+    a, b = await supply.launch("a", 0), await supply.launch("b", 0)
+    assert (a.environ, b.environ) == ({"TURNOUT_ENGINE_KEY": "hush"}, {})
+    assert "hush" not in " ".join(a.argv)
+
+
 async def test_a_pool_that_may_have_no_replica_is_switched_off(db, tmp_path):
     queue = Queue()
     given = settings(tmp_path, a=PoolSettings(recipe=RECIPE, minimum=0, maximum=0))

@@ -42,7 +42,8 @@ def slots(up):
     async def look():
         async with open_database(f"sqlite:///{up.data / 'turnout.db'}") as db:
             rows = await replicas.list_all(db)
-        async with httpx.AsyncClient(timeout=5) as client:
+        key = (up.data / "engine-key").read_text().strip()
+        async with httpx.AsyncClient(timeout=5, headers={"authorization": f"Bearer {key}"}) as client:
             found = [(await client.get(f"{row.url}/slots")).json() for row in rows if row.state == "ready"]
         return sum(slot["is_processing"] for server in found for slot in server)
 

@@ -59,12 +59,17 @@ class Replica:
 
 
 @contextlib.contextmanager
-def serving(tmp_path, model, **options):
+def serving(tmp_path, model, *, environ=None, **options):
     command = registry.serve("llamacpp", ServeOptions(name="smol", model=str(model), context=4096, **options))
     log = tmp_path / "server.log"
     with log.open("w") as errors:
         process = subprocess.Popen(
-            command.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            command.argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **(environ or {})},
         )
     try:
         line = process.stdout.readline()
@@ -159,6 +164,23 @@ def test_slots_name_and_metrics_are_open(replica):
     assert replica.get("/v1/models")["data"][0]["id"] == "smol"
     assert "llamacpp:requests_processing" in replica.get("/metrics")
     assert replica.get("/health") == {"status": "ok"}
+
+
+def test_with_a_key_nobody_is_let_in_without_it(small, tmp_path):
+    with serving(tmp_path, small.path, environ={"TURNOUT_ENGINE_KEY": "hush"}) as replica:
+        assert replica.get("/health") == {"status": "ok"}
+        for path in ("/slots", "/metrics"):
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                replica.get(path)
+            with caught.value as error:
+                assert error.code == 401
+            request = urllib.request.Request(replica.url + path, headers={"authorization": "Bearer hush"})
+            with urllib.request.urlopen(request, timeout=60) as reply:
+                assert reply.status == 200
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            replica.post("/v1/chat/completions", messages=[{"role": "user", "content": "hi"}], max_tokens=1)
+        with caught.value as error:
+            assert error.code == 401
 
 
 def test_texts_become_vectors_of_length_one(small, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -60,14 +61,14 @@ def test_embeddings_come_from_zero(up):
 
 def test_what_lies_in_the_data_folder_is_the_owners_alone(up):
     assert up.data.stat().st_mode & 0o777 == 0o700
-    for name in ("key", "console-token", "turnout.toml"):
+    for name in ("key", "console-token", "engine-key", "turnout.toml"):
         assert (up.data / name).stat().st_mode & 0o777 == 0o600
     assert (up.data / "key").read_text().strip() == up.key
     assert {"gateway.log", "control.log", "worker.log", "small-1.log"} <= {f.name for f in (up.data / "logs").iterdir()}
 
 
 def test_no_secret_is_in_any_command_line_or_log(up):
-    secrets = [up.key, (up.data / "console-token").read_text().strip()]
+    secrets = [up.key, *((up.data / name).read_text().strip() for name in ("console-token", "engine-key"))]
     lines = [command_line(pid) for pid in up.descendants()]
     logs = [file.read_text() for file in (up.data / "logs").glob("*.log")]
     assert lines
@@ -80,6 +81,18 @@ def test_without_the_key_nobody_is_let_in(up):
         urllib.request.urlopen(request, timeout=10)
     with caught.value as error:
         assert error.code == 401
+
+
+def test_an_engine_lets_in_nobody_but_us(up):
+    url = re.findall(r"listening on (http://\S+)", (up.data / "logs" / "small-1.log").read_text())[-1]
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"{url}/slots", timeout=10)
+    with caught.value as error:
+        assert error.code == 401
+    key = (up.data / "engine-key").read_text().strip()
+    request = urllib.request.Request(f"{url}/slots", headers={"Authorization": f"Bearer {key}"})
+    with urllib.request.urlopen(request, timeout=10) as reply:
+        assert reply.status == 200
 
 
 def test_a_second_one_on_the_same_folder_is_refused(up):

@@ -1,6 +1,7 @@
 """Replicas as child processes on this machine."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -120,7 +121,8 @@ class LocalFleet:
     async def _run(self, place: _Place) -> str:
         """One process from its start to its end; says how it ended."""
         try:
-            async with child(place.launch.argv, self._logs / f"{place.unit.id}.log") as process:
+            environ = {**os.environ, **place.launch.environ}
+            async with child(place.launch.argv, self._logs / f"{place.unit.id}.log", environ) as process:
                 place.show("starting", process=process)
                 try:
                     return await self._serve(place, process)

@@ -1,6 +1,6 @@
 """What every way of running replicas can do, and how it speaks of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -14,6 +14,7 @@ class Launch(msgspec.Struct, frozen=True):
     argv: tuple[str, ...]  # prints `listening on URL` when it serves; leaves when its stdin ends
     memory: int = 0  # bytes, an estimate; 0: not known
     threads: int = 1
+    environ: Mapping[str, str] = {}  # beside our own environment: what no command line should show
     start_timeout: float = 120.0  # seconds until it must listen
     drain: float = 10.0  # seconds it gets for running requests after SIGTERM
 

@@ -93,6 +93,11 @@ def test_speculation_is_off_unless_asked_for():
     ]
 
 
+def test_the_key_comes_from_where_no_other_user_can_read_it():
+    assert options.key_from({"TURNOUT_ENGINE_KEY": "hush"}) == ["hush"]
+    assert options.key_from({"TURNOUT_ENGINE_KEY": ""}) == options.key_from({}) == []
+
+
 def test_slots_are_saved_in_a_folder():
     assert parameters("--slot-save-path", "/s").slot_save_path == "/s/"
     assert isinstance(options.parse(["-m", "x"]), argparse.Namespace)
