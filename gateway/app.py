@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
 
 from backends import registry
 from backends.types import Backend, Load, ReplicaId
@@ -201,7 +202,10 @@ def create_app(run: Running) -> Litestar:
     return Litestar(
         routes,
         exception_handlers={Exception: tell},
-        openapi_config=OpenAPIConfig("Turnout", version("turnout"), path="/schema"),
+        # The document alone: pages that show it would load scripts from elsewhere.
+        openapi_config=OpenAPIConfig(
+            "Turnout", version("turnout"), path="/schema", render_plugins=[JsonRenderPlugin(path="/openapi.json")]
+        ),
         debug=False,
         logging_config=None,
     )

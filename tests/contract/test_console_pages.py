@@ -324,3 +324,13 @@ def views_app(handle):
     from gateway.app import create_app
 
     return create_app(handle.run)
+
+
+async def test_the_schema_is_a_document_and_no_page_that_loads_from_elsewhere(console):
+    _, _, client = console
+    reply = await client.get("/schema/openapi.json")
+    assert reply.status_code == 200
+    assert "/v1/models" in reply.json()["paths"]
+    for path in ("/schema", "/schema/swagger", "/schema/redoc", "/schema/elements", "/schema/rapidoc"):
+        reply = await client.get(path)
+        assert "<script" not in reply.text and "<link" not in reply.text, path
