@@ -13,16 +13,17 @@ ALL     := --extra local --extra postgres --extra redis --extra triton --extra k
 .PHONY: help dev simulated test test-all integration e2e check fix install tools ci bench lock clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 install: $(VENV)/.run ## a virtual environment with what `make dev` needs
 tools: $(VENV)/.dev ## the same, with what the tests and checks need
 
-$(VENV)/bin/python:
+# Without pip it is half-made, by a Python that lacks a part of itself: then it is made anew.
+$(VENV)/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Turnout needs Python 3.11 or newer: make PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV) && $(BIN)/pip --version >/dev/null || { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment with pip. On Debian and Ubuntu: apt install python3-venv"; exit 1; }
 
-$(VENV)/.run: requirements/run.txt pyproject.toml | $(VENV)/bin/python
+$(VENV)/.run: requirements/run.txt pyproject.toml | $(VENV)/bin/pip
 	@echo "Installing Turnout into $(VENV) (about half a minute)"
 	$(PIP) --require-hashes -r requirements/run.txt
 	$(PIP) --no-build-isolation --editable .
@@ -33,11 +34,11 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 	$(PIP) --require-hashes -r requirements/dev.txt
 	@touch $@
 
-dev: install ## run everything on this machine: real models, gateway, console
-	$(BIN)/turnout up
+dev: install ## run everything on this machine: real models, gateway, console (ARGS="--port 8001")
+	$(BIN)/turnout up $(ARGS)
 
 simulated: install ## the same with simulated models
-	$(BIN)/turnout up --simulated
+	$(BIN)/turnout up --simulated $(ARGS)
 
 test: tools ## unit, contract and house tests
 	$(BIN)/pytest -q -n 2
@@ -73,4 +74,4 @@ lock: tools ## renew requirements/*.txt from pyproject.toml
 	$(COMPILE) --extra local --group pyproject.toml:build -c requirements/dev.txt -o requirements/run.txt
 
 clean: ## forget the environment and the caches; the data folder stays
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
