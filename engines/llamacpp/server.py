@@ -31,7 +31,7 @@ def load_engine() -> Any:
     try:
         return importlib.import_module("xllamacpp")
     except ImportError as error:
-        raise EngineError(f"The llama.cpp engine is missing ({error}): pip install 'turnout[local]'.") from error
+        raise EngineError(f"The llama.cpp engine is missing ({error}): .venv/bin/pip install -e '.[local]'") from error
 
 
 def parameters(xl: Any, given: argparse.Namespace) -> Any:

@@ -18,20 +18,36 @@ def base_url(settings: Settings) -> str:
 
 
 def banner(settings: Settings, views: Sequence[PoolView], *, key: str | None, token: str | None) -> str:
-    """`key` is None where the settings hold only hashes: then the line names the variable to put it in."""
+    """`key` is None where none is known that may ask for all: then the line names the variable to put it in."""
     url = base_url(settings)
     rows = [
         ("API", f"{url}/v1"),
-        ("Key", key or "yours (only its hash is in the settings)"),
+        ("Key", key or _untold(settings)),
         *([("Console", f"{url}/console{f'?token={token}' if token else ''}")] if settings.console.enabled else []),
         ("Models", _models(settings)),
         ("Data", str(settings.folder)),
     ]
-    troubles = [f"  ! {view.pool}: {view.words}" for view in views if view.state == "stuck"]
+    troubles = [f"  ! {', '.join(pools)}: {words}" for words, pools in _troubles(views).items()]
     able = any(view.state == "ready" for view in views) or not troubles
     title = "Turnout is up; Ctrl-C stops it." if able else "Turnout runs, but no pool can answer yet; Ctrl-C stops it."
     lines = [title, "", *(f"  {name:<9}{value}" for name, value in rows)]
     return "\n".join([*lines, *(["", *troubles] if troubles else []), "", "  Try:", "", curl(settings, key), ""])
+
+
+def _untold(settings: Settings) -> str:
+    """What stands in the key's place: no key is known that may ask for every model."""
+    if all(one.sha256 is not None for one in settings.keys):
+        return "yours (only its hash is in the settings)"
+    return "yours (each of those in the settings is for some models only)"
+
+
+def _troubles(views: Sequence[PoolView]) -> dict[str, list[str]]:
+    """The pools by what is wrong with them: what stops several is told once."""
+    found: dict[str, list[str]] = {}
+    for view in views:
+        if view.state == "stuck":
+            found.setdefault(view.words, []).append(view.pool)
+    return found
 
 
 def curl(settings: Settings, key: str | None) -> str:

@@ -17,7 +17,8 @@ from backends.registry import create
 from backends.transport import Upstream
 from backends.types import Access, Replica
 from backends.wire import WireUpstream
-from gateway.cli.options import config_options, fail, load_settings
+from gateway.cli.options import config_options, load_settings, refuse
+from gateway.cli.preflight import preflight
 from gateway.cli.prepare import InUse, alone, make_folder
 from gateway.control.access import accesses
 from gateway.control.autoscale.loop import Scaler, limits_of
@@ -50,11 +51,12 @@ def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None
     settings = load_settings(config, data)
     with json_logs(settings.telemetry.log_level, sys.stderr):
         try:
+            preflight(settings, engines="here")
             make_folder(settings.folder)
             with alone(settings.folder / "control.lock", "A control loop"):
                 asyncio.run(_control(settings, watch_stdin=watch_stdin))
         except (SettingsError, DatabaseError, InUse) as error:
-            fail(str(error))
+            refuse(error)
 
 
 async def _control(settings: Settings, *, watch_stdin: bool) -> None:

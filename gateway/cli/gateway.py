@@ -1,6 +1,7 @@
 """`turnout gateway`: the REST face alone."""
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -17,7 +18,8 @@ from typing_extensions import override
 
 from gateway.api.protocol import ClientProtocol
 from gateway.app import create_app, running
-from gateway.cli.options import config_options, fail, load_settings
+from gateway.cli.options import config_options, load_settings, refuse
+from gateway.cli.preflight import preflight
 from gateway.db.errors import DatabaseError
 from gateway.db.migrate import migrate
 from gateway.garbage import seldom_collected
@@ -43,15 +45,17 @@ def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None
         threading.Thread(target=_leave_with_stdin, name="stdin", daemon=True).start()
     with json_logs(settings.telemetry.log_level, sys.stderr):
         try:
+            preflight(settings, engines="elsewhere")
             listener = _listen(settings.gateway.host, settings.gateway.port)
             asyncio.run(migrate(settings.database_url))
             uvloop.run(_serve(settings, listener))
         except (SettingsError, DatabaseError) as error:
-            fail(str(error))
+            refuse(error)
 
 
 async def _serve(settings: Settings, listener: socket.socket) -> None:
     async with running(settings) as run:
+        tell_start(settings, listener.getsockname()[:2])
         config = uvicorn.Config(
             create_app(run),
             http=ClientProtocol,
@@ -69,6 +73,19 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
             signal.signal(number, _stay)
         with seldom_collected():
             await _Server(config, run.pictures.end).serve(sockets=[listener])
+
+
+def tell_start(settings: Settings, address: tuple[str, int]) -> None:
+    """One line in the log on what is served where, and one for what makes it useless."""
+    log = logging.getLogger("turnout.gateway")
+    host, port = address
+    keys = "1 key" if len(settings.keys) == 1 else f"{len(settings.keys)} keys"
+    pools = ", ".join(settings.pools) or "none"
+    log.info("serving http://%s:%d; pools: %s; %s", f"[{host}]" if ":" in host else host, port, pools, keys)
+    if not settings.keys:
+        log.warning("no keys are configured, so nobody is let in: add [[keys]] to the settings")
+    if not settings.pools:
+        log.warning("no pools are configured, so nothing can be answered: add [pools.NAME] to the settings")
 
 
 def _stay(_number: int, _frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from gateway.db.errors import Unavailable
 from gateway.settings import Settings, SettingsError, load
 
 C = TypeVar("C", bound=Callable[..., object])
@@ -34,6 +35,11 @@ def load_settings(config: Path | None, data: str | None = None, builtin: Mapping
         return load(config, builtin=builtin, environ={**os.environ, **given})
     except SettingsError as error:
         fail(str(error))
+
+
+def refuse(error: Exception) -> NoReturn:
+    """End the program: with 2 where it can only be run another way, with 1 where trying again may help."""
+    fail(str(error), 1 if isinstance(error, Unavailable) else 2)
 
 
 def fail(words: str, status: int = 2) -> NoReturn:

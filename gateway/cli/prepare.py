@@ -151,13 +151,11 @@ def claim_port(host: str, port: int) -> int:
             tried.listen(1)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
+                free_one = claim_port(host, 0)
                 raise InUse(
-                    f"Port {port} on {host} is taken. Choose another: turnout up --port {_free_port(host)}"
+                    f"Port {port} on {host} is taken. Choose another: turnout up --port {free_one}, "
+                    f"or TURNOUT__GATEWAY__PORT={free_one} make dev"
                 ) from error
             raise SettingsError(f"Cannot serve on {host}:{port}: {error.strerror}.") from error
         number: int = tried.getsockname()[1]
         return number
-
-
-def _free_port(host: str) -> int:
-    return claim_port(host, 0)

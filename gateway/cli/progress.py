@@ -1,12 +1,15 @@
 """How far a start has come, told on one line that updates itself (or one line a change, where it is no terminal)."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TextIO
+from typing import Final, Literal, TextIO
 
 import msgspec
 
 from gateway.db.rows import BuildRow, ReplicaRow
 from gateway.settings import PoolSettings
+
+_ENDING: Final = re.compile(r"\S+ ended with .*\.")  # how a program of a build went, without a reason
 
 
 class PoolView(msgspec.Struct, frozen=True):
@@ -60,7 +63,15 @@ def _building(name: str, build: BuildRow) -> PoolView:
     if build.state == "running":
         text = f": {build.message}" if build.message else ""
         return PoolView(name, "working", f"building {build.progress:.0%}{text}")
-    return PoolView(name, "stuck", f"build {build.state}: {build.message or 'no reason given'} (log: {build.log})")
+    return PoolView(
+        name, "stuck", f"build {build.state}: {brief(build.message) or 'no reason given'} (log: {build.log})"
+    )
+
+
+def brief(message: str) -> str:
+    """The line of a build's many that says what was wrong; all of them are in its log."""
+    lines = [line.removeprefix("error: ").strip() for line in message.splitlines() if line.strip()]
+    return next((line for line in lines if not _ENDING.fullmatch(line)), lines[0] if lines else "")
 
 
 def line(views: Sequence[PoolView]) -> str:

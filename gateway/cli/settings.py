@@ -9,9 +9,11 @@ from urllib.parse import urlsplit
 import click
 
 from gateway.cli.builtin import builtin
-from gateway.cli.options import config_options, load_settings
+from gateway.cli.options import config_options, load_settings, refuse
+from gateway.cli.preflight import preflight
 from gateway.cli.prepare import tree
 from gateway.cli.toml import dumps
+from gateway.settings import SettingsError
 
 SECRET: Final = frozenset({"key", "token", "api_key"})  # names whose value is a secret wherever they stand
 HIDDEN: Final = "(hidden)"
@@ -25,7 +27,12 @@ def command(config: Path | None, data: str | None, *, as_json: bool) -> None:
 
     Example: turnout settings --config turnout.toml --json
     """
-    shown = hidden(tree(load_settings(config, data, builtin())))
+    settings = load_settings(config, data, builtin())
+    try:
+        preflight(settings, engines="named")
+    except SettingsError as error:
+        refuse(error)
+    shown = hidden(tree(settings))
     click.echo(json.dumps(shown, indent=2, ensure_ascii=False) if as_json else dumps(shown), nl=as_json)
 
 

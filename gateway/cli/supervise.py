@@ -12,6 +12,9 @@ from gateway.control.fleet.child import Child, child, first, pause_after
 
 STEADY: Final = 20.0  # seconds of life after which an end no longer counts as one in a row
 GIVE_UP: Final = 4  # ends in a row
+REFUSED: Final = 2  # exit status of a command whose settings cannot work
+LOOK_BACK: Final = 200  # lines of a dead part's log that are looked through
+TOLD: Final = 5  # ... of which so many are shown
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -23,6 +26,21 @@ class Part(msgspec.Struct, frozen=True):
     grace: float
     after: tuple[str, ...] = ()
     environ: Mapping[str, str] | None = None  # None: our own
+
+
+class _Said(msgspec.Struct, frozen=True):
+    """What of a log line is for people."""
+
+    level: str = ""
+    message: str = ""
+
+
+class _End(msgspec.Struct, frozen=True):
+    """How a process ended, and its last words. `final`: it refused its settings, and would again."""
+
+    how: str
+    last: tuple[str, ...] = ()
+    final: bool = False
 
 
 class _Place:
@@ -75,9 +93,14 @@ class Supervisor:
         part, failures = place.part, 0
         while not self._stopping:
             began = time.monotonic()
-            ended, last = await self._run(place)
+            end = await self._run(place)
             if self._stopping:
                 return
+            if end.final:
+                self._tell(f"{part.name} cannot start: {end.last[-1] if end.last else end.how}")
+                self.failed.set()
+                return
+            ended, last = end.how, "".join(f"\n    {line[:300]}" for line in end.last)
             failures = 1 if time.monotonic() - began > STEADY else failures + 1
             if failures >= GIVE_UP:
                 self._tell(f"{part.name} {ended}, {failures} times in a row; giving up. Its log: {part.log}{last}")
@@ -87,15 +110,30 @@ class Supervisor:
             self._tell(f"{part.name} {ended}; starting it again in {pause:.1f} s. Its log: {part.log}{last}")
             await first(asyncio.sleep(pause), place.leave.wait())
 
-    async def _run(self, place: _Place) -> tuple[str, str]:
-        """One process from its start to its end: how it ended, and its last lines, each on a line of its own."""
+    async def _run(self, place: _Place) -> _End:
+        """One process from its start to its end."""
         try:
             async with child(place.part.argv, place.part.log, place.part.environ) as process:
                 place.process = process
                 ended = await first(process.exited(), place.leave.wait())
                 if not isinstance(ended, str):
                     await process.stop(place.part.grace)
-                    return "was stopped", ""
-                return ended, "".join(f"\n    {line[:300]}" for line in process.last_lines())
+                    return _End("was stopped")
+                return _End(ended, troubles(process.last_lines(LOOK_BACK)), final=process.code == REFUSED)
         except OSError as error:
-            return f"cannot be started: {error}", ""
+            return _End(f"cannot be started: {error}")
+
+
+def troubles(lines: Sequence[str]) -> tuple[str, ...]:
+    """Of what a part printed at last: warnings and errors of its log in plain words, and what is no log line."""
+    return tuple(line for line in map(_plain, lines) if line)[-TOLD:]
+
+
+def _plain(line: str) -> str:
+    if not line.startswith("{"):
+        return line.removeprefix("turnout: ")
+    try:
+        said = msgspec.json.decode(line, type=_Said)
+    except msgspec.MsgspecError:
+        return line
+    return said.message if said.level in ("warning", "error", "critical") else ""

@@ -16,6 +16,7 @@ from gateway.cli import prepare
 from gateway.cli.banner import banner, base_url
 from gateway.cli.builtin import builtin
 from gateway.cli.options import config_options, fail, load_settings
+from gateway.cli.preflight import preflight
 from gateway.cli.progress import PoolView, Ticker, line, outlook
 from gateway.cli.supervise import Part, Supervisor
 from gateway.control.fleet.child import first
@@ -47,6 +48,7 @@ def command(config: Path | None, data: str | None, host: str | None, port: int |
     settings = effective(load_settings(config, data, builtin()), host=host, port=port)
     settings = prepare.simulated(settings) if simulated else settings
     try:
+        preflight(settings, engines="here")
         digests = digests_of(settings.pools)
         prepare.make_folder(settings.folder)
         with prepare.alone(settings.folder / "lock", "Turnout") as killed:

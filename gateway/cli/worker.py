@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from gateway.cli.options import config_options, fail, load_settings
+from gateway.cli.options import config_options, load_settings, refuse
+from gateway.cli.preflight import preflight
 from gateway.db.errors import DatabaseError
 from gateway.db.migrate import migrate
 from gateway.settings import SettingsError
@@ -34,10 +35,11 @@ def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None
         threading.Thread(target=_leave_with_stdin, name="stdin", daemon=True).start()
     with json_logs(settings.telemetry.log_level, sys.stderr):
         try:
+            preflight(settings, engines="elsewhere")
             asyncio.run(migrate(settings.database_url))
             status = run_worker(settings)
         except (SettingsError, DatabaseError) as error:
-            fail(str(error))
+            refuse(error)
     sys.exit(status)
 
 

@@ -13,6 +13,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from gateway.db.errors import BadUrl, MissingDriver, Unavailable, Unwritable
+from gateway.settings.extras import install
 
 T = TypeVar("T")
 
@@ -98,7 +99,7 @@ def parse_url(url: str) -> URL:
     name = address.get_backend_name()
     if name in ("postgresql", "postgres"):
         if find_spec("asyncpg") is None:
-            raise MissingDriver("A PostgreSQL database needs the extra `postgres`: pip install 'turnout[postgres]'")
+            raise MissingDriver(f"PostgreSQL needs the extra `postgres`: {install('postgres')}")
         return address.set(drivername="postgresql+asyncpg")
     if name == "sqlite" and address.database not in (None, "", ":memory:"):
         return address.set(drivername="sqlite+aiosqlite")

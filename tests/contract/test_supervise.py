@@ -91,6 +91,17 @@ async def test_one_that_keeps_dying_is_given_up(tmp_path, monkeypatch):
     assert gone(pids(supervisor)[1])
 
 
+async def test_one_that_refuses_its_settings_is_final_at_once(tmp_path):
+    told = Told()
+    words = 'import sys; print(\'{"level": "info", "message": "x"}\'); sys.stderr.write(\'turnout: pools.p: no key\\n\'); sys.exit(2)'
+    parts = [Part("bad", (sys.executable, "-c", words), tmp_path / "bad.log", 1.0), part(tmp_path, "good")]
+    supervisor = Supervisor(parts, told)
+    supervisor.start()
+    await asyncio.wait_for(supervisor.failed.wait(), 20)
+    assert told == ["bad cannot start: pools.p: no key"]
+    await asyncio.wait_for(supervisor.stop(), 10)
+
+
 async def test_a_part_that_cannot_be_started_is_given_up_too(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway.cli.supervise.pause_after", lambda failures: 0.01)
     told = Told()

@@ -1,6 +1,5 @@
 """Celery as we set it up, in this process: the broker of folders, the message, the task."""
 
-import importlib.util
 import json
 
 import pytest
@@ -60,11 +59,8 @@ def test_taken_messages_are_forgotten(tmp_path):
 
 
 def test_redis_without_its_extra_is_told(tmp_path, monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "redis" else found(name, *rest)
-    )
-    with pytest.raises(SettingsError, match=r"turnout\[redis\]"):
+    monkeypatch.setattr("gateway.settings.extras.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"pip install -e '\.\[redis\]'"):
         sender(settings(tmp_path, url="redis://127.0.0.1:1/0"))
 
 

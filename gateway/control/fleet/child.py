@@ -51,6 +51,11 @@ class Child:
     def running(self) -> bool:
         return self._process.returncode is None
 
+    @property
+    def code(self) -> int | None:
+        """The exit status; negative: the signal; None while it runs."""
+        return self._process.returncode
+
     async def exited(self) -> str:
         """Wait for the end; say how it came."""
         code = await self._process.wait()

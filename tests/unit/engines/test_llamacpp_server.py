@@ -42,7 +42,7 @@ def test_a_program_whose_reader_is_gone_ends_quietly(capsys):
 
 def test_without_the_engine_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    with pytest.raises(EngineError, match=r"pip install 'turnout\[local\]'"):
+    with pytest.raises(EngineError, match=r"\.venv/bin/pip install -e '\.\[local\]'"):
         server.load_engine()
 
 

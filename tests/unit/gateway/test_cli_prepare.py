@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import socket
 import stat
@@ -119,7 +120,11 @@ def test_a_taken_port_names_one_that_is_free():
         port = taken.getsockname()[1]
         with pytest.raises(prepare.InUse, match=f"Port {port} on 127.0.0.1 is taken") as caught:
             prepare.claim_port("127.0.0.1", port)
-    offered = int(str(caught.value).rpartition(" ")[2])
+    first, second = re.search(
+        r"turnout up --port (\d+), or TURNOUT__GATEWAY__PORT=(\d+) make dev$", str(caught.value)
+    ).groups()
+    assert first == second
+    offered = int(first)
     assert prepare.claim_port("127.0.0.1", offered) == offered
     assert prepare.claim_port("127.0.0.1", 0) > 0
 

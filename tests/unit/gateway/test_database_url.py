@@ -36,7 +36,7 @@ def test_a_password_is_not_shown():
 
 async def test_a_missing_driver_names_the_extra(monkeypatch):
     monkeypatch.setattr("gateway.db.engine.find_spec", lambda _: None)
-    with pytest.raises(MissingDriver, match=r"pip install 'turnout\[postgres\]'"):
+    with pytest.raises(MissingDriver, match=r"\.venv/bin/pip install -e '\.\[postgres\]'"):
         async with open_database("postgresql://db/name"):
             pass
     assert issubclass(MissingDriver, DatabaseError)
