@@ -5,10 +5,11 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
+from random import Random
 
 import msgspec
 from litestar import Litestar
@@ -16,13 +17,13 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from backends import registry
-from backends.types import Backend, Load, ReplicaId
+from backends.types import PATHS, Backend, Load, ReplicaId
 from backends.wire import WireUpstream
 from classifier.score import Scorer
 from gateway.api.failures import tell
 from gateway.api.health import health_routes
 from gateway.api.models import model_routes
-from gateway.api.routes import Generate, Inlet, generating_routes
+from gateway.api.routes import Application, Generate, Inlet, generating_routes
 from gateway.console.live import Live as Pictures
 from gateway.console.session import Door
 from gateway.console.views import Console, console_routes
@@ -146,7 +147,6 @@ async def running(settings: Settings) -> AsyncGenerator[Running]:
     """Open everything a gateway needs; its first catalog is there when this yields. Raises SettingsError."""
     identity = settings.gateway.id or f"{socket.gethostname()}-{os.getpid()}"
     upstream = WireUpstream()
-    upstream = WireUpstream()
     artefact = settings.classifier.artefact
     gateway = Gateway(settings, Scorer.load(Path(artefact) if artefact else None), registry.create(upstream))
     async with AsyncExitStack() as stack:
@@ -188,18 +188,19 @@ def create_app(run: Running) -> Litestar:
     inlet = Inlet(
         max_body=settings.gateway.max_body,
         compress=settings.compression.default == "lossless",
-        new_id=_new_id,
+        new_id=_ids(),
         new_trace=run.telemetry.tracer.begin,
         clock=_clock,
     )
+    generating = {operation: Generate(operation, run.pipeline, inlet) for operation in PATHS}
     routes = [
-        *generating_routes(run.pipeline, inlet),
+        *generating_routes(generating),
         *model_routes(run.gateway.catalog),
         *health_routes(run.gateway.catalog, lambda: (run.telemetry.exposition(), CONTENT_TYPE)),
     ]
     if settings.console.enabled:
-        routes += console_routes(_console(run, Generate("chat", run.pipeline, inlet)))
-    return Litestar(
+        routes += console_routes(_console(run, generating["chat"]))
+    return Application(
         routes,
         exception_handlers={Exception: tell},
         # The document alone: pages that show it would load scripts from elsewhere.
@@ -208,7 +209,7 @@ def create_app(run: Running) -> Litestar:
         ),
         debug=False,
         logging_config=None,
-    )
+    ).straight_to(generating)
 
 
 def _console(run: Running, chat: Generate) -> Console:
@@ -223,5 +224,7 @@ def _console(run: Running, chat: Generate) -> Console:
     )
 
 
-def _new_id() -> str:
-    return f"req_{os.urandom(12).hex()}"
+def _ids() -> Callable[[], str]:
+    """What names requests: at random, without asking the system each time."""
+    random = Random().getrandbits  # noqa: S311  names, not secrets
+    return lambda: f"req_{random(96):024x}"

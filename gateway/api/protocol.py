@@ -6,21 +6,49 @@ that sent its next request before it left is still seen to leave.
 """
 
 import asyncio
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 import httptools
 import msgspec
 from typing_extensions import override
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from gateway.api.departure import EXTENSION
 from gateway.serve.errors import BadRequest, GatewayError, HeadTooLarge, RequestTimeout
 
 HEAD_LIMIT: Final = 64 * 1024  # bytes of request line and headers
 PATIENCE = 60.0  # seconds without a byte until a request that is not whole is given up
 LINGER: Final = 1.0  # seconds that a client gets to read why it was refused
+
+
+class _Leaving:
+    """See `departure.Departure`. Told by the connection, which costs no task for each request."""
+
+    __slots__ = ("_call", "_cycle", "_flow")
+
+    def __init__(self, flow: FlowControl, cycle: RequestResponseCycle) -> None:
+        self._flow = flow
+        self._cycle = cycle
+        self._call: Callable[[], None] | None = None
+
+    def watch(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._flow.resume_reading()  # else the end of the connection is not seen either
+        if self._cycle.disconnected:
+            asyncio.get_running_loop().call_soon(self.tell)
+
+    def ignore(self) -> None:
+        self._call = None
+
+    def tell(self) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call()
 
 
 class ClientProtocol(HttpToolsProtocol):
@@ -42,6 +70,7 @@ class ClientProtocol(HttpToolsProtocol):
         self._repeating = False  # a head that is known already goes through the parser again
         self._refused = False  # nothing more is read
         self._running: RequestResponseCycle | None = None
+        self._leaving: _Leaving | None = None  # of the same request
         self._heard_at = 0.0
         self._watch: asyncio.TimerHandle | None = None
 
@@ -58,10 +87,7 @@ class ClientProtocol(HttpToolsProtocol):
         if self._watch is not None:
             self._watch.cancel()
         super().connection_lost(exc)
-        running = self._running  # uvicorn tells only the newest request, which may be waiting behind this one
-        if running is not None and not running.response_complete:
-            running.disconnected = True
-            running.message_event.set()
+        self._end_running()  # uvicorn tells only the newest request, which may be waiting behind this one
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -157,8 +183,7 @@ class ClientProtocol(HttpToolsProtocol):
             if self._running.response_started or self._running is not self.cycle:
                 self.transport.abort()  # in the midst of another answer there is no other way
                 return
-            self._running.disconnected = True
-            self._running.message_event.set()
+            self._end_running()
         body = msgspec.json.encode(error.body)
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body)
         self.transport.write(STATUS_LINE[error.status] + head + body)
@@ -171,7 +196,18 @@ class ClientProtocol(HttpToolsProtocol):
     @override
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
+        self._leaving = _Leaving(self.flow, cycle)
+        cycle.scope["extensions"] = cast("Any", {EXTENSION: self._leaving})
         super()._start_asgi_task(cycle, app)
+
+    def _end_running(self) -> None:
+        """The client of the request that is being answered has left, or is left."""
+        running = self._running
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
+            if self._leaving is not None:
+                self._leaving.tell()
 
     def _look(self) -> None:
         """Whether a request has stopped half-way. One timer for a connection, moved when it fires."""

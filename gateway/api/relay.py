@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, suppress
 from math import ceil
 from typing import Final
 
 import msgspec
-from litestar.types import Receive, Send
+from litestar.types import Send
 
 from backends.errors import Broken, Interrupted, TimedOut, Unreachable
 from backends.types import Reply
+from gateway.api.departure import Departure, Presence
 from gateway.serve.errors import GatewayError, StreamIncomplete
 from gateway.serve.trail import Trail
 
@@ -19,17 +20,17 @@ Headers = list[tuple[bytes, bytes]]
 
 _log = logging.getLogger("turnout.api")
 LAST_WORDS: Final = 0.5  # seconds that a client gets to take the event that says its stream is cut
-SEND_LIMIT = 60.0  # seconds that a piece may wait for a client that does not read
 _OURS: Final = (Unreachable, Broken, TimedOut, Interrupted)  # told in our words: a server's own may repeat a prompt
 _STREAM: Final = "text/event-stream"
 _BROKE_OFF: Final = "The model server broke off its answer: what came is not whole."
 
 
-async def relay(answer: AbstractAsyncContextManager[Reply], trail: Trail, receive: Receive, send: Send) -> None:
+async def relay(answer: AbstractAsyncContextManager[Reply], trail: Trail, client: Departure, send: Send) -> None:
     """Open the reply, pass its bytes on, and always close it. Errors before the head become JSON with their status."""
     try:
-        async with ended_when_gone(receive) as sending, answer as reply:
-            await _pass_on(reply, trail, send, sending)
+        with Presence(client) as presence:
+            async with answer as reply:
+                await _pass_on(reply, trail, send, presence)
     except GatewayError as error:
         if isinstance(error.__cause__, _OURS):
             _log.warning("request %s: %s", trail.id, error.__cause__)
@@ -39,10 +40,10 @@ async def relay(answer: AbstractAsyncContextManager[Reply], trail: Trail, receiv
         await send_error(GatewayError("The gateway failed; see its log."), trail.headers(), send)
 
 
-async def _pass_on(reply: Reply, trail: Trail, send: Send, sending: "Sending") -> None:
+async def _pass_on(reply: Reply, trail: Trail, send: Send, presence: Presence) -> None:
     kind = reply.headers.get("content-type", "application/json")
     if kind.startswith(_STREAM):
-        await _stream(reply, trail, send, sending)
+        await _stream(reply, trail, send, presence)
         return
     # A whole document is sent whole: if the server breaks off, the client still gets a true status.
     try:
@@ -54,15 +55,15 @@ async def _pass_on(reply: Reply, trail: Trail, send: Send, sending: "Sending") -
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _stream(reply: Reply, trail: Trail, send: Send, sending: "Sending") -> None:
+async def _stream(reply: Reply, trail: Trail, send: Send, presence: Presence) -> None:
     head = [(b"content-type", reply.headers["content-type"].encode()), (b"cache-control", b"no-cache")]
     head += [(b"x-accel-buffering", b"no"), *trail.headers()]
     await send({"type": "http.response.start", "status": reply.status, "headers": head})
     try:
         async for chunk in reply.body:
-            sending.began()
+            presence.began()
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            sending.ended()
+            presence.ended()
     except Interrupted as error:
         _log.warning("request %s: %s", trail.id, error)
         if not error.told:  # else the server's own error event has gone out already
@@ -93,70 +94,3 @@ async def send_error(error: GatewayError, headers: Iterable[tuple[bytes, bytes]]
         head.append((b"allow", b"POST"))
     await send({"type": "http.response.start", "status": error.status, "headers": head})
     await send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-class Sending:
-    """Says how long the piece that is being sent has been waiting for the client to read."""
-
-    __slots__ = ("_clock", "_since")
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._since: float | None = None
-
-    def began(self) -> None:
-        self._since = self._clock()
-
-    def ended(self) -> None:
-        self._since = None
-
-    def stalled(self) -> bool:
-        return self._since is not None and self._clock() - self._since >= SEND_LIMIT
-
-
-@asynccontextmanager
-async def ended_when_gone(receive: Receive) -> AsyncGenerator[Sending]:
-    """Cancel the block when the client disconnects, and end quietly then; also when it reads nothing for SEND_LIMIT.
-
-    One task, one timer and one callback, since this stands on every request; a cancellation from elsewhere passes
-    through.
-    """
-    loop = asyncio.get_running_loop()
-    work = asyncio.current_task()
-    assert work is not None  # noqa: S101  an ASGI application always runs in a task
-    gone = False
-    over = False
-    sending = Sending(loop.time)
-    timer: asyncio.TimerHandle
-
-    def leave(_: asyncio.Task[None]) -> None:
-        nonlocal gone
-        if not over and not watch.cancelled():
-            gone = True
-            work.cancel()
-
-    def look() -> None:
-        nonlocal timer
-        if sending.stalled():
-            _log.warning("a client has read nothing for %g s: its request is ended", SEND_LIMIT)
-            leave(watch)
-        else:
-            timer = loop.call_later(SEND_LIMIT / 2, look)
-
-    watch = asyncio.ensure_future(_disconnected(receive))
-    watch.add_done_callback(leave)
-    timer = loop.call_later(SEND_LIMIT / 2, look)
-    try:
-        yield sending
-    except asyncio.CancelledError:
-        if not gone or work.uncancel() > 0:
-            raise
-    finally:
-        over = True
-        timer.cancel()
-        watch.cancel()
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

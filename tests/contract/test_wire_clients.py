@@ -4,7 +4,7 @@ import json
 
 import msgspec
 
-from gateway.api import relay
+from gateway.api import departure
 from tests.support.client import CHAT, HI, connect, request, say, small
 from tests.support.gateway import KEY, gateway, records, until
 from tests.support.raw_server import STREAM_HEAD, answer, chunk, raw_server
@@ -75,7 +75,7 @@ async def test_another_pool_is_tried_before_one_that_would_have_to_wake(tmp_path
 
 
 async def test_a_client_that_stops_reading_a_stream_is_let_go(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(relay, "SEND_LIMIT", 0.3)
+    monkeypatch.setattr(departure, "SEND_LIMIT", 0.3)
     sent = 0
     token = chunk(b'data: {"choices":[{"index":0,"delta":{"content":"' + b"x" * 1000 + b'"}}]}\n\n')
 
