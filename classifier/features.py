@@ -13,7 +13,7 @@ VERSION: Final = 1
 
 _OPTION: Final = re.compile(rb"^\(?[A-J][.):][ \t]*(.*)$", re.MULTILINE)
 
-_OTHER, _LETTER, _UPPER, _DIGIT, _SPACE = range(5)
+_OTHER, _SPACE, _DIGIT, _LETTER, _UPPER = range(5)  # letters last: one comparison finds them
 
 
 def _classes() -> bytes:
@@ -45,6 +45,8 @@ def _word_bytes() -> bytes:
 
 _CLASS: Final = _classes()
 _WORDS: Final = _word_bytes()
+_DIGITS: Final = bytes(code if code in b"0123456789" else ord(" ") for code in range(256))
+_EDGE: Final = bytes([_SPACE])
 _SIGNS: Final = "?$\\=^;{}%,\"()[]<>+-*/:|_'.!&#@`~"
 _SIGN_CODES: Final = np.frombuffer(_SIGNS.encode(), dtype=np.uint8).astype(np.intp)
 _PHRASES: Final = (
@@ -95,31 +97,34 @@ def _hand(raw: bytes, lowered: bytes) -> NDArray[np.float64]:
 
 def _split_options(raw: bytes) -> tuple[bytes, Sequence[bytes]]:
     """The question, and its lettered answers if there are at least two."""
+    if b"\n" not in raw:  # one line is one answer at the most
+        return raw, []
     options: list[bytes] = _OPTION.findall(raw)
     first = _OPTION.search(raw) if len(options) > 1 else None
     return (raw[: first.start()], options) if first else (raw, [])
 
 
-def _runs(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Start and length of each run of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False]))))
-    return edges[::2], edges[1::2] - edges[::2]
-
-
 def _shape(stem: bytes, size: int) -> list[float]:
-    kinds = np.frombuffer(stem.translate(_CLASS), dtype=np.uint8)
-    starts, lengths = _runs((kinds == _LETTER) | (kinds == _UPPER))
-    _, digits = _runs(kinds == _DIGIT)
+    kinds = np.frombuffer(_EDGE + stem.translate(_CLASS) + _EDGE, dtype=np.uint8)
+    gaps = (kinds < _LETTER).nonzero()[0]  # what lies between two of them is a word, or nothing
+    by_length = np.bincount(gaps[1:] - gaps[:-1] - 1)
+    by_length[0] = 0
+    lengths = by_length.nonzero()[0]
+    words = list(zip(lengths.tolist(), by_length[lengths].tolist(), strict=True))  # length, how many
+    found = sum(many for _, many in words)
+    letters = sum(length * many for length, many in words)
+    squares = sum(length * length * many for length, many in words)
+    digits = [len(run) for run in stem.translate(_DIGITS).split()]
     by_kind = np.bincount(kinds, minlength=5).tolist()
-    count, whole = max(1, len(lengths)), max(1, size)
-    mean = float(lengths.sum()) / count
-    spread = max(0.0, float((lengths * lengths).sum()) / count - mean * mean) ** 0.5
+    count, whole = max(1, found), max(1, size)
+    mean = float(letters) / count
+    spread = max(0.0, float(squares) / count - mean * mean) ** 0.5
     sentences = max(
         1, sum(map(stem.count, (b". ", b"? ", b"! ", b".\n", b"?\n", b"!\n"))) + stem.endswith((b".", b"?", b"!"))
     )
     stripped = stem.rstrip()
     return [
-        len(lengths),
+        found,
         len(stem),
         size,
         stem.count(b"\n"),
@@ -127,21 +132,26 @@ def _shape(stem: bytes, size: int) -> list[float]:
         by_kind[_DIGIT] / whole,
         by_kind[_UPPER] / whole,
         by_kind[_OTHER] / whole,
-        (len(stem) - len(stem.decode("utf-8", "ignore"))) / whole,
+        _continued(stem) / whole,
         mean,
-        int(lengths.max(initial=0)),
+        words[-1][0] if words else 0,
         spread,
-        len(lengths) / sentences,
+        found / sentences,
         sentences,
-        int(np.count_nonzero(lengths > 8)) / count,  # noqa: PLR2004 - what counts as a long word
-        int(digits.max(initial=0)),
+        sum(many for length, many in words if length > 8) / count,  # noqa: PLR2004 - what counts as a long word
+        max(digits, default=0),
         stem.count(b"."),
-        int(np.count_nonzero(kinds[starts] == _UPPER)) / count,
+        int(np.count_nonzero(kinds[gaps[:-1] + 1] == _UPPER)) / count,
         len(stripped) - stripped.rfind(b"\n") - 1,
         stripped.endswith(b"?"),
         stripped.endswith((b".", b":")),
         stem[:1].isupper(),
     ]
+
+
+def _continued(text: bytes) -> int:
+    """Bytes more than characters, and those that make no character."""
+    return 0 if text.isascii() else len(text) - len(text.decode("utf-8", "ignore"))
 
 
 def _about_options(options: Sequence[bytes]) -> list[float]:

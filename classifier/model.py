@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from math import exp, log
 from typing import Final
 
@@ -48,7 +49,7 @@ class Vocabulary(msgspec.Struct, frozen=True):
         return projected.astype(np.float64)
 
 
-class Forest(msgspec.Struct, frozen=True):
+class Forest(msgspec.Struct, frozen=True, dict=True):
     """Boosted trees of at most 16 leaves for several outputs, evaluated all at once.
 
     A tree's leaves are numbered from left to right. Every inner node whose test `x[feature] <= threshold` fails
@@ -65,13 +66,31 @@ class Forest(msgspec.Struct, frozen=True):
 
     def evaluate(self, x: Floats) -> Floats:
         """The raw outputs, shape (k,), for the features x of one prompt."""
-        left = x[self.feature] <= self.threshold
-        alive = np.bitwise_and.reduce(np.where(left, np.uint16(0xFFFF), self.keeps), axis=0)
-        first = np.bitwise_count(~alive & (alive - np.uint16(1)))  # number of zeros below the lowest one
-        trees = len(self.values)
-        chosen = self.values.ravel()[np.arange(0, trees * LEAVES, LEAVES) + first]
+        failed = x.take(self._columns, mode="clip") > self.threshold
+        dead = np.bitwise_or.reduce(self._drops * failed, axis=0)
+        first = np.bitwise_count(dead & ~(dead + np.uint16(1)))  # number of ones below the lowest zero
+        chosen = self._leaves.take(self._starts + first)
         sums: Floats = chosen.reshape(len(self.base), -1).sum(axis=1)
         return self.base + sums
+
+    @cached_property
+    def _columns(self) -> NDArray[np.intp]:
+        """`feature` as numpy indexes with it: else it would convert 6,000 numbers each time."""
+        return self.feature.astype(np.intp)
+
+    @cached_property
+    def _drops(self) -> NDArray[np.uint16]:
+        """The leaves that a node rules out when its test fails."""
+        return ~self.keeps
+
+    @cached_property
+    def _leaves(self) -> Floats:
+        return self.values.ravel()
+
+    @cached_property
+    def _starts(self) -> NDArray[np.intp]:
+        """Where each tree's leaves begin."""
+        return np.arange(0, self.values.size, LEAVES)
 
 
 class Line(msgspec.Struct, frozen=True):
