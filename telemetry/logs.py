@@ -1,5 +1,6 @@
 """Logs as lines of JSON: no prompt text, no keys, one line for each request."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Generator
@@ -15,6 +16,8 @@ from telemetry.redact import hidden, safe
 ACCESS = "turnout.access"
 LONGEST_MODEL = 200
 MODELS = 256  # names kept as written
+LONGEST_WAIT = 0.25  # seconds that the line of a finished request may wait for others
+MOST_WAITING = 64 * 1024  # characters of such lines
 
 # Libraries that tell of every request or every connection, and those that tell of their own start.
 _TALKATIVE = ("uvicorn.access", "httpx", "httpcore", "urllib3", "amqp", "kombu", "aiosqlite", "asyncio")
@@ -152,6 +155,46 @@ class Access:
             self._logger.handle(record)
 
 
+class Lines(logging.StreamHandler[TextIO]):
+    """Writes each line at once, but for those of finished requests: within an event loop they wait for company."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._waiting: list[str] = []
+        self._size = 0
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+            self._waiting.append(line)
+            self._size += len(line)
+            if _REQUEST not in record.__dict__ or self._size >= MOST_WAITING or not self._soon():
+                self.flush()
+        except Exception:  # noqa: BLE001  as every handler of the standard library
+            self.handleError(record)
+
+    def _soon(self) -> bool:
+        """Whether what waits is written in a while: False where there is no event loop to see to it."""
+        if len(self._waiting) == 1:
+            try:
+                asyncio.get_running_loop().call_later(LONGEST_WAIT, self.flush)
+            except RuntimeError:
+                return False
+        return True
+
+    @override
+    def flush(self) -> None:
+        self.acquire()
+        try:
+            lines, self._waiting, self._size = self._waiting, [], 0
+            if lines:
+                self.stream.write("\n".join(lines) + "\n")
+            super().flush()
+        finally:
+            self.release()
+
+
 @contextmanager
 def json_logs(level: str, stream: TextIO) -> Generator[None]:
     """Write every log of this process as JSON lines to `stream`; on leaving, the handlers before are back.
@@ -161,7 +204,7 @@ def json_logs(level: str, stream: TextIO) -> Generator[None]:
     root = logging.getLogger()
     before = (root.handlers[:], root.level)
     levels = {name: logging.getLogger(name).level for name in (*_TALKATIVE, *_TELLING)}
-    handler = logging.StreamHandler(stream)
+    handler = Lines(stream)
     handler.setFormatter(JsonLines())
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

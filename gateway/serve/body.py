@@ -1,6 +1,7 @@
 """The client's JSON, opened one level deep: what the gateway does not understand passes through untouched."""
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Self
 
 import msgspec
@@ -23,7 +24,7 @@ class _StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = None
 
 
-class Body(msgspec.Struct, frozen=True):
+class Body(msgspec.Struct, frozen=True, dict=True):
     """One request. `fields` holds each top-level value as the client wrote it, byte for byte."""
 
     raw: bytes
@@ -73,7 +74,7 @@ class Body(msgspec.Struct, frozen=True):
             return self.rewritten(model=model)
         return self.rewritten(model=model, **{PROMPT[self.operation]: msgspec.Raw(text)})
 
-    @property
+    @cached_property
     def prompt_text(self) -> bytes:
         """The bytes that decide the engine's prefix, in the order of chat templates: tools, then the prompt as JSON."""
         return self.with_messages(bytes(self.fields[PROMPT[self.operation]]))

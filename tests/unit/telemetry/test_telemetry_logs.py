@@ -1,5 +1,6 @@
 """JSON lines: what is in them, and what never is."""
 
+import asyncio
 import io
 import json
 import logging
@@ -8,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from telemetry import logs
 from telemetry.logs import ACCESS, Access, JsonLines, json_logs
 from telemetry.redact import HIDDEN, hidden, safe
+from tests.support.processes import until
 from tests.support.telemetry import PROMPT, a_record
 
 KEY = "sk-proj-abcdefghijklmnop123456"
@@ -135,6 +138,37 @@ def test_other_handlers_get_an_ordinary_record(caplog):
     [record] = caplog.records
     assert (record.name, record.levelname, record.getMessage()) == (ACCESS, "INFO", "request")
     assert (record.created, record.msecs) == (12.25, 250.0)
+
+
+async def test_lines_of_requests_wait_for_company_a_moment(logged, monkeypatch):
+    monkeypatch.setattr(logs, "LONGEST_WAIT", 0.01)
+    access = Access(logging.getLogger(ACCESS))
+    access.tell(a_record(id="1"), 0.0)
+    access.tell(a_record(id="2"), 0.0)
+    assert logged() == []
+    await until(lambda: len(logged()) == 2)
+    assert [line["request_id"] for line in logged()] == ["1", "2"]
+
+
+async def test_any_other_line_takes_them_along_in_their_order(logged):
+    Access(logging.getLogger(ACCESS)).tell(a_record(), 0.0)
+    logging.getLogger("turnout.test").info("next")
+    assert [line["message"] for line in logged()] == ["request", "next"]
+
+
+async def test_they_do_not_pile_up(logged, monkeypatch):
+    monkeypatch.setattr(logs, "MOST_WAITING", 1000)
+    access = Access(logging.getLogger(ACCESS))
+    for _ in range(10):
+        access.tell(a_record(), 0.0)
+    assert len(logged()) > 1
+
+
+async def test_none_is_lost_at_the_end():
+    stream = io.StringIO()
+    with json_logs("info", stream):
+        Access(logging.getLogger(ACCESS)).tell(a_record(), 0.0)
+    assert json.loads(stream.getvalue())["message"] == "request"
 
 
 def test_a_models_name_is_cut_and_cleaned(logged):
