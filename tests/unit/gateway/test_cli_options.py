@@ -4,7 +4,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gateway.cli.options import config_options, load_settings
+from gateway.cli.options import config_options, load_settings, refuse
+from gateway.cli.prepare import InUse
+from gateway.db.errors import BadUrl, Unavailable
+from gateway.settings import SettingsError
 
 
 @click.command
@@ -45,3 +48,13 @@ def test_a_file_that_is_not_there():
     result = run(show, "--config", "/no/such/file")
     assert result.exit_code == 2
     assert "/no/such/file" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(SettingsError("x"), 2), (BadUrl("x"), 2), (InUse("x"), 2), (Unavailable("x"), 1)]
+)
+def test_only_what_may_pass_by_itself_is_worth_another_try(error, status, capsys):
+    with pytest.raises(SystemExit) as caught:
+        refuse(error)
+    assert caught.value.code == status
+    assert capsys.readouterr().err == "turnout: x\n"
