@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from gateway.cli.progress import PoolView
@@ -27,7 +27,7 @@ def banner(settings: Settings, views: Sequence[PoolView], *, key: str | None, to
         ("Models", _models(settings)),
         ("Data", str(settings.folder)),
     ]
-    troubles = [f"  ! {', '.join(pools)}: {words}" for words, pools in _troubles(views).items()]
+    troubles = [f"  ! {line}" for line in _troubles(views)]
     able = any(view.state == "ready" for view in views) or not troubles
     title = "Turnout is up; Ctrl-C stops it." if able else "Turnout runs, but no pool can answer yet; Ctrl-C stops it."
     lines = [title, "", *(f"  {name:<9}{value}" for name, value in rows)]
@@ -41,13 +41,15 @@ def _untold(settings: Settings) -> str:
     return "yours (each of those in the settings is for some models only)"
 
 
-def _troubles(views: Sequence[PoolView]) -> dict[str, list[str]]:
-    """The pools by what is wrong with them: what stops several is told once."""
-    found: dict[str, list[str]] = {}
+def _troubles(views: Sequence[PoolView]) -> Iterator[str]:
+    """What is wrong with which pools: what stops several is told once."""
+    found: dict[str, list[PoolView]] = {}
     for view in views:
         if view.state == "stuck":
-            found.setdefault(view.words, []).append(view.pool)
-    return found
+            found.setdefault(f"{view.words}: {view.reason}" if view.reason else view.words, []).append(view)
+    for words, several in found.items():
+        logs = ", ".join(view.log for view in several if view.log)
+        yield f"{', '.join(view.pool for view in several)}: {words}{f' (log: {logs})' if logs else ''}"
 
 
 def curl(settings: Settings, key: str | None) -> str:

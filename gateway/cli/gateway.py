@@ -18,11 +18,11 @@ from typing_extensions import override
 
 from gateway.api.protocol import ClientProtocol
 from gateway.app import create_app, running
+from gateway.cli.garbage import seldom_collected
 from gateway.cli.options import config_options, load_settings, refuse
 from gateway.cli.preflight import preflight
 from gateway.db.errors import DatabaseError
 from gateway.db.migrate import migrate
-from gateway.garbage import seldom_collected
 from gateway.settings import Settings, SettingsError
 from telemetry.logs import json_logs
 

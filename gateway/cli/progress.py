@@ -18,6 +18,8 @@ class PoolView(msgspec.Struct, frozen=True):
     pool: str
     state: Literal["ready", "working", "stuck"]
     words: str
+    reason: str = ""  # more than fits a line that tells of all pools
+    log: str = ""
 
 
 def outlook(
@@ -63,9 +65,7 @@ def _building(name: str, build: BuildRow) -> PoolView:
     if build.state == "running":
         text = f": {build.message}" if build.message else ""
         return PoolView(name, "working", f"building {build.progress:.0%}{text}")
-    return PoolView(
-        name, "stuck", f"build {build.state}: {brief(build.message) or 'no reason given'} (log: {build.log})"
-    )
+    return PoolView(name, "stuck", f"build {build.state}", brief(build.message) or "no reason given", build.log)
 
 
 def brief(message: str) -> str:

@@ -64,7 +64,8 @@ def decide(facts: Facts, pools: Iterable[Pool], live: Live, quality_worth: float
     """Every way to answer, best first; the next one is the fallback.
 
     `quality_worth`: what a good answer is worth, in seconds of a slot. A form that removes nothing is left out,
-    as is a replica that the breaker holds back. Ties go to the replica with fewer requests, then by name.
+    as is a replica that the breaker holds back. Ties go to the small tier, then to the replica with fewer requests,
+    then by name.
     """
     forms = list(_worth_considering(facts.forms))
     candidates = tuple(pools)
@@ -80,9 +81,10 @@ def _told_apart(facts: Facts, pools: Iterable[Pool]) -> Mapping[str, float]:
     return {name: worst + max(0.0, chance - worst - facts.margin) for name, chance in chances.items()}
 
 
-def _order(plan: Plan, live: Live) -> tuple[float, int, str, str]:
+def _order(plan: Plan, live: Live) -> tuple[float, bool, int, str, str]:
     name = plan.replica.id if plan.replica else ""
-    return (plan.because.cost, live.inflight.get(plan.replica.id, 0) if plan.replica else 0, name, plan.form.name)
+    busy = live.inflight.get(plan.replica.id, 0) if plan.replica else 0
+    return (plan.because.cost, plan.pool.tier == "large", busy, name, plan.form.name)
 
 
 def _worth_considering(forms: tuple[Form, ...]) -> Iterator[Form]:

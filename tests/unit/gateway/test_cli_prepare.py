@@ -210,7 +210,7 @@ def replica(state, pool="small", **more) -> ReplicaRow:
         ([], [], "working", "waiting"),
         ([build("queued")], [], "working", "build queued"),
         ([build("running", progress=0.42, message="expert 3")], [], "working", "building 42%: expert 3"),
-        ([build("failed", message="disk full")], [], "stuck", "build failed: disk full (log: /l)"),
+        ([build("failed", message="disk full")], [], "stuck", "build failed"),
         ([build("done")], [], "working", "waiting"),
         ([build("done")], [replica("joining")], "working", "starting"),
         ([build("done")], [replica("ready")], "ready", "ready"),

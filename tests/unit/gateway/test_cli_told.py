@@ -3,12 +3,14 @@
 import json
 import logging
 
+import msgspec
 import pytest
 
 from gateway.cli.banner import banner
 from gateway.cli.gateway import tell_start
-from gateway.cli.progress import PoolView, brief
+from gateway.cli.progress import PoolView, brief, line, outlook
 from gateway.cli.supervise import troubles
+from gateway.db.rows import BuildRow
 from gateway.settings import Key, PoolSettings, Settings
 
 
@@ -66,9 +68,20 @@ def test_what_stops_several_pools_is_told_once():
         PoolView("large", "stuck", "no net"),
     ]
     shown = text(views=views)
-    assert "! small, large: no net" in shown
+    assert "! small, large: no net\n" in shown
     assert "! far: gone" in shown
     assert shown.count("no net") == 1
+
+
+def test_a_failed_build_is_told_once_with_every_log():
+    row = BuildRow(
+        digest="d", recipe={}, state="failed", log="/l/1", message="fetch ended with code 1.\nerror: no net\nx"
+    )
+    other = msgspec.structs.replace(row, digest="e", log="/l/2")
+    pools = {"small": PoolSettings(recipe={}), "large": PoolSettings(recipe={})}
+    views = outlook(pools, {"small": "d", "large": "e"}, [row, other], [])
+    assert line(views) == "small: build failed | large: build failed"
+    assert "! small, large: build failed: no net (log: /l/1, /l/2)\n" in text(views=views)
 
 
 def test_a_gateway_says_what_it_serves(caplog):

@@ -5,7 +5,7 @@ import weakref
 
 import pytest
 
-from gateway.garbage import THRESHOLDS, seldom_collected
+from gateway.cli.garbage import THRESHOLDS, seldom_collected
 
 
 class Node:

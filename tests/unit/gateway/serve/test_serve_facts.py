@@ -127,3 +127,9 @@ def test_a_gain_within_the_classifiers_own_error_is_worth_nothing_however_dear_q
 def test_more_gain_never_turns_a_request_away_from_the_large_pool(gain, more, margin):
     if best(gain, margin, worth=20.0) == "large":
         assert best(min(0.5, gain + more), margin, worth=20.0) == "large"
+
+
+def test_where_nothing_tells_two_pools_apart_the_small_one_answers():
+    alike = Pool("a-large", tier="large", replicas=(TWO,), prefill_rate=1000, decode_rate=50)
+    facts = Facts((Form("as is", 100),), {"small": 0.5, "a-large": 0.5})
+    assert decide(facts, (alike, SMALL), Live(), 10.0)[0].pool.name == "small"
