@@ -98,7 +98,7 @@ async def test_a_pool_that_sleeps_on(tmp_path):
         answers = await asyncio.gather(*(say(handle, request(HI)) for _ in range(5)))
         assert_clean(handle)
     for status, headers, body in answers:
-        assert (status, json.loads(body)["error"]["code"]) == (503, "queue_full")
+        assert (status, json.loads(body)["error"]["code"]) == (503, "no_replica_available")
         assert int(headers["retry-after"]) >= 1
 
 
