@@ -114,7 +114,7 @@ def _shape(stem: bytes, size: int) -> list[float]:
     found = sum(many for _, many in words)
     letters = sum(length * many for length, many in words)
     squares = sum(length * length * many for length, many in words)
-    digits = [len(run) for run in stem.translate(_DIGITS).split()]
+    digits = list(map(len, stem.translate(_DIGITS).split()))
     by_kind = np.bincount(kinds, minlength=5).tolist()
     count, whole = max(1, found), max(1, size)
     mean = float(letters) / count

@@ -1,6 +1,5 @@
 """JSON lines: what is in them, and what never is."""
 
-import asyncio
 import io
 import json
 import logging
