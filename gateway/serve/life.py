@@ -1,13 +1,59 @@
 """The scope of one request: from its first stage until all that it began has ended and is noted."""
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
+from typing import Any, TypeVar
 
 from typing_extensions import override
 
 from backends.types import Reply
 from gateway.serve.trail import Trail
+
+T = TypeVar("T")
+
+
+class Held:
+    """The scopes that a request has entered, to be left the other way round; none of them swallows an error.
+
+    `contextlib.AsyncExitStack` at a third of its cost, which every request pays.
+    """
+
+    __slots__ = ("_exits",)
+
+    def __init__(self) -> None:
+        self._exits: list[tuple[Callable[..., Any], bool]] = []  # and whether it is to be awaited
+
+    def __len__(self) -> int:
+        return len(self._exits)
+
+    def enter(self, scope: AbstractContextManager[T]) -> T:
+        value = scope.__enter__()
+        self._exits.append((scope.__exit__, False))
+        return value
+
+    async def enter_async(self, scope: AbstractAsyncContextManager[T]) -> T:
+        value = await scope.__aenter__()
+        self._exits.append((scope.__aexit__, True))
+        return value
+
+    def then(self, call: Callable[[], object]) -> None:
+        """Have `call` called when its turn to be left comes."""
+        self._exits.append((lambda *_: call(), False))
+
+    async def leave(self, error: BaseException | None, down_to: int = 0) -> None:
+        """Leave all but the first `down_to`, because of `error` or None. Raises what came up on the way."""
+        worse = error
+        while len(self._exits) > down_to:
+            leave, awaited = self._exits.pop()
+            try:
+                left = leave(type(worse) if worse else None, worse, worse.__traceback__ if worse else None)
+                if awaited:
+                    await left
+            except BaseException as new:  # noqa: BLE001  the others are to be left all the same
+                worse = new
+        if worse is not None and worse is not error:
+            raise worse
 
 
 class Life(AbstractAsyncContextManager[Reply]):
@@ -19,12 +65,12 @@ class Life(AbstractAsyncContextManager[Reply]):
     __slots__ = ("_begin", "_finish", "_held", "_trail")
 
     def __init__(
-        self, trail: Trail, begin: Callable[[AsyncExitStack], Awaitable[Reply]], finish: Callable[[Trail], None]
+        self, trail: Trail, begin: Callable[[Held], Awaitable[Reply]], finish: Callable[[Trail], None]
     ) -> None:
         self._trail = trail
         self._begin = begin
         self._finish = finish
-        self._held = AsyncExitStack()
+        self._held = Held()
 
     @override
     async def __aenter__(self) -> Reply:
@@ -42,7 +88,7 @@ class Life(AbstractAsyncContextManager[Reply]):
         if error is None and not trail.meter.finished:
             trail.outcome, trail.error = "interrupted", "stream_incomplete"
         try:
-            await self._held.__aexit__(kind, error, trace)
+            await self._held.leave(error)
         except BaseException as worse:
             error = worse
             raise

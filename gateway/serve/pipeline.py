@@ -1,7 +1,7 @@
 """The life of one request, top to bottom."""
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import msgspec
@@ -25,7 +25,7 @@ from gateway.serve.errors import (
 )
 from gateway.serve.facts import Gather, hit_share, learn, tokens_per_byte
 from gateway.serve.lease import lease
-from gateway.serve.life import Life
+from gateway.serve.life import Held, Life
 from gateway.serve.prefix import PrefixIndex
 from gateway.serve.queue import PoolQueue
 from gateway.serve.route import Route, route
@@ -69,7 +69,7 @@ class Pipeline(msgspec.Struct, frozen=True):
         """Give the reply. Leaving the block ends everything the request began, here and upstream."""
         return Life(trail, lambda held: self._reply(held, ask, trail), self._finish)
 
-    async def _reply(self, held: AsyncExitStack, ask: Ask, trail: Trail) -> Reply:
+    async def _reply(self, held: Held, ask: Ask, trail: Trail) -> Reply:
         catalog = self.catalog()
         stage = trail.trace.stage
         stage(names.AUTHENTICATE)
@@ -80,8 +80,8 @@ class Pipeline(msgspec.Struct, frozen=True):
         stage(names.ADMIT)
         tokens = estimated_tokens(self.live, catalog, body)
         where = route(catalog, body, tokens)
-        admitted = held.enter_context(self.admission.admit(caller, round(tokens) + (body.max_tokens or 0)))
-        held.callback(lambda: admitted.settle(spent(trail, tokens)))
+        admitted = held.enter(self.admission.admit(caller, round(tokens) + (body.max_tokens or 0)))
+        held.then(lambda: admitted.settle(spent(trail, tokens)))
         stage(names.FACTS)
         forms = self.gather.forms(body, compress=ask.compress)
         facts = self.gather.facts(forms, body, where, self.live)
@@ -89,9 +89,7 @@ class Pipeline(msgspec.Struct, frozen=True):
         stage(names.DECIDE)
         return await self._first_to_answer(held, body, where, facts, trail)
 
-    async def _first_to_answer(
-        self, held: AsyncExitStack, body: Body, where: Route, facts: Facts, trail: Trail
-    ) -> Reply:
+    async def _first_to_answer(self, held: Held, body: Body, where: Route, facts: Facts, trail: Trail) -> Reply:
         """Try plans, best first, until a server answers; each replica at most once.
 
         One that broke off before its first byte may have been at work: generating again costs no more than time,
@@ -100,14 +98,13 @@ class Pipeline(msgspec.Struct, frozen=True):
         failure: BackendError | None = None
         tried: set[ReplicaId] = set()
         while True:
+            before = len(held)
             try:
-                async with AsyncExitStack() as attempt:
-                    plan, replica = await self._seat(attempt, body, where, facts, tried, trail, failure)
-                    tried.add(replica.id)
-                    reply = await self._open(attempt, body, plan, replica, trail)
-                    held.push_async_exit(attempt.pop_all())
-                    return reply
+                plan, replica = await self._seat(held, body, where, facts, tried, trail, failure)
+                tried.add(replica.id)
+                return await self._open(held, body, plan, replica, trail)
             except BackendError as error:
+                await held.leave(error, before)
                 again = error.retryable or (isinstance(error, Broken) and not isinstance(failure, Broken))
                 failure = error
                 trail.trace.failed(type(error).__name__)
@@ -118,7 +115,7 @@ class Pipeline(msgspec.Struct, frozen=True):
 
     async def _seat(
         self,
-        attempt: AsyncExitStack,
+        held: Held,
         body: Body,
         where: Route,
         facts: Facts,
@@ -146,7 +143,7 @@ class Pipeline(msgspec.Struct, frozen=True):
                     ranked = self._ranked(where, facts, tried, failure)
                 plan = self._free(ranked, best.pool)
                 if plan is not None and plan.replica is not None:
-                    attempt.enter_context(lease(self.live, plan.replica, partial(self.queue.poke, plan.pool.name)))
+                    held.enter(lease(self.live, plan.replica, partial(self.queue.poke, plan.pool.name)))
                     return plan, plan.replica
             where = self._refreshed(where)
 
@@ -178,7 +175,7 @@ class Pipeline(msgspec.Struct, frozen=True):
         pools = self.catalog().pools
         return msgspec.structs.replace(where, pools=tuple(pools[one.name] for one in where.pools if one.name in pools))
 
-    async def _open(self, attempt: AsyncExitStack, body: Body, plan: Plan, replica: Replica, trail: Trail) -> Reply:
+    async def _open(self, held: Held, body: Body, plan: Plan, replica: Replica, trail: Trail) -> Reply:
         form, pool = plan.form, plan.pool
         trail.plan, trail.replica = plan, replica.id
         trail.mode = f"{self.index.mode}; {self.index.reason}"
@@ -197,9 +194,9 @@ class Pipeline(msgspec.Struct, frozen=True):
             pool.idle_timeout,
         )
         self.index.record(replica, form.chain)
-        attempt.enter_context(self.breaker.attempt(replica))
+        held.enter(self.breaker.attempt(replica))
         try:
-            reply = await attempt.enter_async_context(self.backends[pool.backend].send(replica, call, trail.meter))
+            reply = await held.enter_async(self.backends[pool.backend].send(replica, call, trail.meter))
         except BackendError as error:
             self.index.withdraw(replica, form.chain, form.held.get(replica.id, 0))
             if isinstance(error, Refused | Overloaded):
