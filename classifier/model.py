@@ -69,7 +69,7 @@ class Forest(msgspec.Struct, frozen=True, dict=True):
         failed = x.take(self._columns, mode="clip") > self.threshold
         dead = np.bitwise_or.reduce(self._drops * failed, axis=0)
         first = np.bitwise_count(dead & ~(dead + np.uint16(1)))  # number of ones below the lowest zero
-        chosen = self._leaves.take(self._starts + first)
+        chosen: Floats = self._leaves[self._starts + first]
         sums: Floats = chosen.reshape(len(self.base), -1).sum(axis=1)
         return self.base + sums
 

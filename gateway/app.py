@@ -17,7 +17,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 
 from backends import registry
-from backends.types import PATHS, Backend, Load, ReplicaId
+from backends.types import PATHS, Backend, Load, Operation, ReplicaId
 from backends.wire import WireUpstream
 from classifier.score import Scorer
 from gateway.api.failures import tell
@@ -192,7 +192,7 @@ def create_app(run: Running) -> Litestar:
         new_trace=run.telemetry.tracer.begin,
         clock=_clock,
     )
-    generating = {operation: Generate(operation, run.pipeline, inlet) for operation in PATHS}
+    generating: dict[Operation, Generate] = {operation: Generate(operation, run.pipeline, inlet) for operation in PATHS}
     routes = [
         *generating_routes(generating),
         *model_routes(run.gateway.catalog),

@@ -30,7 +30,7 @@ class Departure(Protocol):
 
 def departure(scope: Scope, receive: Receive) -> Departure:
     """Of the client of this request, whose body has been read. Other servers than ours only tell who asks them."""
-    extensions = cast("Mapping[str, Departure] | None", scope.get("extensions")) or {}
+    extensions = cast("Mapping[str, Mapping[str, Departure] | None]", scope).get("extensions") or {}
     return extensions.get(EXTENSION) or _Asked(receive)
 
 
