@@ -71,8 +71,10 @@ class _Held:
         """Note the chain, last block first: so a block always outlives those that build on it."""
         blocks = self.blocks
         for block in reversed(chain[: self.bound]):
-            blocks[block] = None
-            blocks.move_to_end(block)
+            if block in blocks:
+                blocks.move_to_end(block)
+            else:
+                blocks[block] = None
         self.shrink()
 
     def shrink(self) -> None:
@@ -113,11 +115,12 @@ class PrefixIndex:
         """
         last = xxh3_64_intdigest(seed.encode() if isinstance(seed, str) else seed)
         chain: list[int] = []
+        digest, add = xxh3_64_intdigest, chain.append  # 100 blocks of a 32 kB prompt are each looked up otherwise
         for tier in self._tiers:
             start = tier.start
             for end in range(start + tier.step, min(tier.stop, len(text)) + 1, tier.step):
-                last = xxh3_64_intdigest(text[start:end], last)
-                chain.append(last)
+                last = digest(text[start:end], last)
+                add(last)
                 start = end
         return tuple(chain)
 
