@@ -137,3 +137,14 @@ async def test_what_ends_while_stopping_is_left_alone(tmp_path, waiting):
         os.kill(pids(supervisor)[1], signal.SIGKILL)
     await asyncio.wait_for(stopping, 10)
     assert told == []
+
+
+async def test_nothing_that_a_child_prints_at_once_is_missed(tmp_path):
+    """It shares its log's position with us: what it had printed before we looked was taken for older."""
+    from gateway.control.fleet.child import child
+
+    for number in range(20):
+        log = tmp_path / f"{number}.log"
+        async with child(("/bin/echo", "here"), log) as process:
+            await asyncio.wait_for(process.exited(), 10)
+            assert process.last_lines() == ("here",)

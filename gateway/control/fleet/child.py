@@ -33,6 +33,7 @@ class Child:
         with log.open("ab") as out:
             out.write(f"--- {time.strftime('%Y-%m-%dT%H:%M:%S%z')} {' '.join(argv)}\n".encode())
             out.flush()
+            start = out.tell()  # now: the child shares this file's position, and moves it as it prints
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=asyncio.subprocess.PIPE,
@@ -41,7 +42,7 @@ class Child:
                 env={**(os.environ if environ is None else environ), "PYTHONUNBUFFERED": "1"},
                 process_group=0,  # a Ctrl-C at the terminal reaches us alone; we stop our children in order
             )
-            return cls(process, log, out.tell())
+            return cls(process, log, start)
 
     @property
     def pid(self) -> int:
