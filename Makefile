@@ -41,7 +41,7 @@ simulated: install ## the same with simulated models
 	$(BIN)/turnout up --simulated $(ARGS)
 
 test: tools ## unit, contract and house tests
-	$(BIN)/pytest -q -n 2
+	$(BIN)/pytest -q -n 3 --dist worksteal
 
 integration: tools ## real services and real processes
 	$(BIN)/pytest -q tests/integration
