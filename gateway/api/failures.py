@@ -1,7 +1,6 @@
 """Turning what Litestar itself refuses (no such route, wrong method) into OpenAI-shaped errors: the only such place."""
 
 import logging
-from math import ceil
 from typing import Any
 
 from litestar import Request, Response
@@ -17,10 +16,7 @@ _Request = Request[Any, Any, State]
 def tell(request: _Request, error: Exception) -> Response[ErrorBody]:
     """Any exception to the answer a client gets; unexpected ones are logged and told without detail."""
     if isinstance(error, GatewayError):
-        headers = {"retry-after": str(ceil(error.retry_after))} if error.retry_after else {}
-        if error.status == 401:  # noqa: PLR2004
-            headers["www-authenticate"] = "Bearer"
-        return Response(error.body, status_code=error.status, headers=headers)
+        return Response(error.body, status_code=error.status, headers=error.headers)
     if isinstance(error, HTTPException):
         return _http(request, error)
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)

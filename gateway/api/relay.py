@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, suppress
-from math import ceil
 from typing import Final
 
 import msgspec
@@ -86,11 +85,6 @@ def _farewell() -> bytes:
 async def send_error(error: GatewayError, headers: Iterable[tuple[bytes, bytes]], send: Send) -> None:
     body = msgspec.json.encode(error.body)
     head: Headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]
-    if error.retry_after is not None:
-        head.append((b"retry-after", b"%d" % max(1, ceil(error.retry_after))))
-    if error.status == 401:  # noqa: PLR2004
-        head.append((b"www-authenticate", b"Bearer"))
-    if error.status == 405:  # noqa: PLR2004
-        head.append((b"allow", b"POST"))
+    head += [(name.encode(), value.encode()) for name, value in error.headers.items()]
     await send({"type": "http.response.start", "status": error.status, "headers": head})
     await send({"type": "http.response.body", "body": body, "more_body": False})

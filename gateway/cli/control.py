@@ -17,7 +17,7 @@ from backends.registry import create
 from backends.transport import Upstream
 from backends.types import Access, Replica
 from backends.wire import WireUpstream
-from gateway.cli.options import config_options, load_settings, refuse
+from gateway.cli.options import config_options, load_settings, refuse, watch_stdin_option
 from gateway.cli.preflight import preflight
 from gateway.cli.prepare import InUse, alone, make_folder
 from gateway.control.access import accesses
@@ -40,7 +40,7 @@ ASK_TIMEOUT: Final = 5.0  # seconds for a server's /v1/models
 
 @click.command(short_help="Run the control loop alone.")
 @config_options
-@click.option("--watch-stdin", is_flag=True, help="Leave when standard input ends: whoever started this is gone.")
+@watch_stdin_option
 def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None:
     """Run replicas, probe and scale them, and tell gateways of them, until SIGTERM or Ctrl-C.
 

@@ -2,11 +2,9 @@
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -19,7 +17,7 @@ from typing_extensions import override
 from gateway.api.protocol import ClientProtocol
 from gateway.app import create_app, running
 from gateway.cli.garbage import seldom_collected
-from gateway.cli.options import config_options, load_settings, refuse
+from gateway.cli.options import config_options, leave_with_stdin, load_settings, refuse, watch_stdin_option
 from gateway.cli.preflight import preflight
 from gateway.db.errors import DatabaseError
 from gateway.db.migrate import migrate
@@ -32,7 +30,7 @@ BACKLOG = 2048
 
 @click.command(short_help="Run the REST gateway alone.")
 @config_options
-@click.option("--watch-stdin", is_flag=True, help="Leave when standard input ends: whoever started this is gone.")
+@watch_stdin_option
 def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None:
     """Answer requests until SIGTERM or Ctrl-C; running answers then get `gateway.shutdown_grace` seconds.
 
@@ -42,7 +40,7 @@ def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None
     """
     settings = load_settings(config, data)
     if watch_stdin:
-        threading.Thread(target=_leave_with_stdin, name="stdin", daemon=True).start()
+        leave_with_stdin()
     with json_logs(settings.telemetry.log_level, sys.stderr):
         try:
             preflight(settings, engines="elsewhere")
@@ -119,9 +117,3 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
     listener.set_inheritable(False)
     return listener
-
-
-def _leave_with_stdin() -> None:
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,9 @@
 """What every command shares: where the settings come from, and how a mistake in them is told."""
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -23,6 +25,24 @@ def config_options(function: C) -> C:
         "--config", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Settings, in TOML."
     )
     return config(data(function))
+
+
+def watch_stdin_option(function: C) -> C:
+    """Adds `--watch-stdin`: a supervisor holds the pipe, and its end means that the supervisor is gone."""
+    return click.option(
+        "--watch-stdin", is_flag=True, help="Leave when standard input ends: whoever started this is gone."
+    )(function)
+
+
+def leave_with_stdin() -> None:
+    """Have SIGTERM come when standard input ends; returns at once."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="stdin", daemon=True).start()
 
 
 def load_settings(config: Path | None, data: str | None = None, builtin: Mapping[str, Any] | None = None) -> Settings:

@@ -3,19 +3,17 @@
 import errno
 import fcntl
 import os
-import secrets
 import socket
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from gateway.cli.toml import dumps
+from gateway.control.access import OWNER_ONLY, kept_secret
 from gateway.settings import Console, Key, PoolSettings, Settings, SettingsError, secret
-
-OWNER_ONLY: Final = 0o600
 
 
 class InUse(Exception):
@@ -56,23 +54,16 @@ def alone(lock: Path, what: str) -> Generator[bool, None, None]:
         file.truncate(0)
 
 
-def kept_secret(file: Path, prefix: str) -> Path:
-    """A random secret in a file that only its owner reads; made once, used again after."""
-    if not file.exists() or not file.read_text().strip():
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
-        with os.fdopen(descriptor, "w") as opened:
-            opened.write(f"{prefix}{secrets.token_urlsafe(24)}\n")
-    file.chmod(OWNER_ONLY)
-    return file
-
-
 def with_secrets(settings: Settings) -> Settings:
     """The settings with a first API key and a console token, where the user has not given their own."""
     folder, console = settings.folder, settings.console
-    keys = settings.keys or (Key(name="default", key_file=str(kept_secret(folder / "key", "sk-turnout-"))),)
+    keys = settings.keys
+    if not keys:
+        kept_secret(folder / "key", prefix="sk-turnout-")
+        keys = (Key(name="default", key_file=str(folder / "key")),)
     if console.enabled and console.token is None and console.token_env is None and console.token_file is None:
-        token = str(kept_secret(folder / "console-token", ""))
-        console = msgspec.structs.replace(console, token_file=token)
+        kept_secret(folder / "console-token")
+        console = msgspec.structs.replace(console, token_file=str(folder / "console-token"))
     return msgspec.structs.replace(settings, data=str(folder), keys=keys, console=console)
 
 

@@ -1,15 +1,13 @@
 """`turnout worker`: the build worker alone."""
 
 import asyncio
-import os
 import signal
 import sys
-import threading
 from pathlib import Path
 
 import click
 
-from gateway.cli.options import config_options, load_settings, refuse
+from gateway.cli.options import config_options, leave_with_stdin, load_settings, refuse, watch_stdin_option
 from gateway.cli.preflight import preflight
 from gateway.db.errors import DatabaseError
 from gateway.db.migrate import migrate
@@ -20,7 +18,7 @@ from telemetry.logs import json_logs
 
 @click.command(short_help="Run the build worker alone.")
 @config_options
-@click.option("--watch-stdin", is_flag=True, help="Leave when standard input ends: whoever started this is gone.")
+@watch_stdin_option
 def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None:
     """Take engine builds from the queue, one at a time, until SIGTERM or Ctrl-C.
 
@@ -32,7 +30,7 @@ def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None
     settings = load_settings(config, data)
     signal.signal(signal.SIGTERM, _leave)  # until the worker has its own way
     if watch_stdin:
-        threading.Thread(target=_leave_with_stdin, name="stdin", daemon=True).start()
+        leave_with_stdin()
     with json_logs(settings.telemetry.log_level, sys.stderr):
         try:
             preflight(settings, engines="elsewhere")
@@ -45,9 +43,3 @@ def command(config: Path | None, data: str | None, *, watch_stdin: bool) -> None
 
 def _leave(_number: int, _frame: object) -> None:
     sys.exit(0)
-
-
-def _leave_with_stdin() -> None:
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)

@@ -35,14 +35,21 @@ def engine_key(folder: Path) -> str:
     file = folder / FILE
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, OWNER_ONLY), "r+") as opened:
-            fcntl.flock(opened, fcntl.LOCK_EX)  # whoever comes second waits until it is written
-            key = opened.read().strip()
-            if not key:
-                key = secrets.token_urlsafe(32)
-                opened.write(f"{key}\n")
-                opened.flush()
-            os.fchmod(opened.fileno(), OWNER_ONLY)
+        return kept_secret(file, size=32)
     except OSError as error:
         raise SettingsError(f"{file}: the key of the engines cannot be kept: {error.strerror}.") from error
-    return key
+
+
+def kept_secret(file: Path, *, prefix: str = "", size: int = 24) -> str:
+    """A secret of `size` random bytes in a file that only its owner reads; made once, used again after."""
+    with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT, OWNER_ONLY), "r+") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)  # whoever comes second waits until it is written
+        kept = opened.read().strip()
+        if not kept:
+            kept = f"{prefix}{secrets.token_urlsafe(size)}"
+            opened.seek(0)
+            opened.truncate()
+            opened.write(f"{kept}\n")
+            opened.flush()
+        os.fchmod(opened.fileno(), OWNER_ONLY)
+    return kept

@@ -1,5 +1,7 @@
 """What a client can be told. Every class here is one row of docs/reference/errors.md."""
 
+from math import ceil
+
 import msgspec
 
 
@@ -25,6 +27,18 @@ class GatewayError(Exception):
         super().__init__(message)
         self.param = param
         self.retry_after = retry_after  # seconds
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What an answer with this error carries beside its body; lower-case names."""
+        told: dict[str, str] = {}
+        if self.retry_after is not None:
+            told["retry-after"] = str(max(1, ceil(self.retry_after)))
+        if self.status == 401:  # noqa: PLR2004
+            told["www-authenticate"] = "Bearer"
+        if self.status == 405:  # noqa: PLR2004
+            told["allow"] = "POST"
+        return told
 
     @property
     def body(self) -> ErrorBody:

@@ -14,7 +14,7 @@ from gateway.serve.authenticate import authenticate, check_model
 from gateway.serve.body import Body
 from gateway.serve.breaker import Breaker
 from gateway.serve.catalog import Backends, Catalog, Live, Pool
-from gateway.serve.decide import Facts, Plan, decide
+from gateway.serve.decide import DEFAULT_TOKENS_PER_BYTE, Facts, Plan, decide
 from gateway.serve.errors import (
     GatewayError,
     NoReplica,
@@ -78,7 +78,7 @@ class Pipeline(msgspec.Struct, frozen=True):
         body = trail.body = Body.parse(ask.raw, ask.operation)
         check_model(caller, body.model)
         stage(names.ADMIT)
-        tokens = estimated_tokens(self.live, catalog, body)
+        tokens = estimated_tokens(self.live, body)
         where = route(catalog, body, tokens)
         admitted = held.enter(self.admission.admit(caller, round(tokens) + (body.max_tokens or 0)))
         held.then(lambda: admitted.settle(spent(trail, tokens)))
@@ -221,10 +221,9 @@ class Pipeline(msgspec.Struct, frozen=True):
         self.record(trail.record(), trail)
 
 
-def estimated_tokens(live: Live, catalog: Catalog, body: Body) -> float:
+def estimated_tokens(live: Live, body: Body) -> float:
     """Prompt tokens, from bytes; the ratio is the pool's where one was named, else the usual one."""
-    pool = catalog.pools.get(body.model) or Pool(body.model)
-    return len(body.prompt_text) * tokens_per_byte(live, pool)
+    return len(body.prompt_text) * live.tokens_per_byte.get(body.model, DEFAULT_TOKENS_PER_BYTE)
 
 
 def spent(trail: Trail, estimate: float) -> int:

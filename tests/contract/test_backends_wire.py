@@ -4,37 +4,18 @@ import asyncio
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import uvloop
 
 from backends.errors import BackendError, Broken, Interrupted, Overloaded, TimedOut, Unreachable
-from backends.httpx_upstream import HttpxUpstream
 from backends.keepalive import Stats
 from backends.transport import Upstream
 from backends.types import Access
 from backends.wire import WireUpstream
 from tests.support.raw_server import LAST_CHUNK, STREAM_HEAD, Peer, RawServer, answer, chunk, raw_server
 from tests.support.wire import IDLE, NONE, ask, endless, once, post, says, settles, whole
-
-
-@pytest.fixture
-async def wire() -> AsyncIterator[WireUpstream]:
-    upstream = WireUpstream(connect_timeout=1.0)
-    yield upstream
-    await upstream.aclose()
-    assert upstream.stats() == NONE
-
-
-@pytest.fixture(params=[WireUpstream, HttpxUpstream])
-async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Upstream]:
-    """What holds for one transport holds for the other."""
-    made: Upstream = request.param()
-    yield made
-    await made.aclose()
-
 
 # --- what is sent ---
 

@@ -2,33 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 
 from backends.errors import Broken, Interrupted, Stalled, TimedOut, Unreachable
-from backends.httpx_upstream import HttpxUpstream
 from backends.transport import Upstream
 from backends.wire import WireUpstream
 from tests.support.raw_server import LAST_CHUNK, STREAM_HEAD, Peer, answer, chunk, raw_server
 from tests.support.wire import NONE, ask, once, post, read_into, says, settles, whole
-
-
-@pytest.fixture
-async def wire() -> AsyncIterator[WireUpstream]:
-    upstream = WireUpstream(connect_timeout=1.0)
-    yield upstream
-    await upstream.aclose()
-    assert upstream.stats() == NONE
-
-
-@pytest.fixture(params=[WireUpstream, HttpxUpstream])
-async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Upstream]:
-    """What holds for one transport holds for the other."""
-    made: Upstream = request.param()
-    yield made
-    await made.aclose()
-
 
 # --- deadlines and failures ---
 
